@@ -204,7 +204,7 @@ impl SharesStatus {
 }
 
 impl From<LastShares> for SharesStatus {
-    fn from(LastShares { run, ok, failed, also_failed }: LastShares) -> Self {
+    fn from(LastShares { run, ok, failed, also_failed, since: _ }: LastShares) -> Self {
         Self { run, ok, failed: failed.into_iter().map(LastRun::from).collect(), also_failed, open: BTreeSet::new() }
     }
 }

@@ -55,8 +55,8 @@ pub(super) enum Fact {
     },
     /// A program of this run began on another node, as the leader reads.
     StartedElsewhere { run: RunId, due_at: Timestamp, lateness: Duration, is_first: bool },
-    /// There may be room, or a node, for what waits to be placed.
-    RoomFound,
+    /// There may be room, or a node, for what is due of these jobs.
+    RoomFound(Vec<JobName>),
     /// The warden could not start a process, and the job is not to blame.
     StartFailed,
 }

@@ -156,9 +156,12 @@ impl Leader {
         due.into_iter().chain(ahead).min()
     }
 
-    /// Decides on what waited for room on a node, or for one that fits.
-    pub fn on_room_found(&mut self) {
-        self.book.release_crowded();
+    /// Decides on jobs that waited for room on a node, or for one that fits.
+    pub fn on_room_found(&mut self, jobs: &[JobName]) {
+        for job in jobs {
+            self.book.queue_backlog_check(job);
+            self.book.schedule(job);
+        }
     }
 
     /// When the next pause ends by itself after `due`.
@@ -282,6 +285,10 @@ impl Leader {
         // Bounded, so that events received meanwhile are handled. The rest is due, so the next turn follows at once.
         for _ in 0..DECISIONS_A_TURN {
             let room = Room { own: runs.may_begin(cx), placed: cx.may_decide() && runs.may_place(cx) };
+            let of_placed = Room { own: false, placed: true };
+            if !room.placed && cx.may_decide() && self.book.next_at(of_placed).is_some_and(|at| at <= cx.due) {
+                runs.want_room();
+            }
             if !room.own && !room.placed {
                 return;
             }
@@ -368,8 +375,8 @@ impl Leader {
         if runs.is_undecidable(cx, name) || runs.must_ask(cx, name) {
             return self.book.defer(name);
         }
-        if cx.job(name).is_some_and(|job| cx.places(job) && !runs.has_place(cx, job)) {
-            return self.book.crowd(name);
+        if let Some(job) = cx.job(name).filter(|job| cx.places(job) && !runs.has_place(cx, job)) {
+            return runs.await_room_for(cx, job);
         }
         // Whoever has a job recounted wants its occurrences run, whatever is lost.
         if runs.lost_until().is_some()
@@ -457,7 +464,10 @@ impl Leader {
         {
             let (Some(job), Some(&at)) = (timeline.job.clone(), timeline.backlog.front()) else { return };
             if !runs.may_begin_job(cx, &job) {
-                return if cx.places(&job) { self.book.crowd(name) } else { self.book.queue_backlog_check(name) };
+                return match cx.places(&job) {
+                    true => runs.await_room_for(cx, &job),
+                    false => self.book.queue_backlog_check(name),
+                };
             }
             let now = cx.due_for(&job);
             let is_late = at < earlier(now, misfire::LATE);

@@ -85,6 +85,20 @@ pub fn is_in_window(job: &Job, at: Timestamp, now: Timestamp) -> bool {
     }
 }
 
+/// The instant from which an occurrence is missed for good: it is late, and may not be run any more.
+pub(super) fn missed_from(job: &Job, at: Timestamp) -> Timestamp {
+    let late = later(at, LATE + NANOSECOND);
+    let over = match (job.misfire, job.misfire_window) {
+        (Misfire::Skip, _) => return late,
+        (_, Some(window)) => later(at, window + NANOSECOND),
+        (_, None) => {
+            let longest = later(at, DEFAULT_WINDOW + NANOSECOND);
+            job.next_after(at).map_or(longest, |next| next.min(longest))
+        }
+    };
+    over.max(late)
+}
+
 /// True if a trigger or a link that was created at `made` is too old to lead to a run.
 ///
 /// The limit is the job's `misfire_window`. Without one it is at most the time to the next occurrence (of `root`, with

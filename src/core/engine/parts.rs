@@ -318,7 +318,7 @@ impl Parts {
                 Fact::StartedElsewhere { run, due_at, lateness, is_first } => {
                     leader.iter_mut().for_each(|leader| leader.on_started(&run, due_at, lateness, is_first));
                 }
-                Fact::RoomFound => leader.iter_mut().for_each(Leader::on_room_found),
+                Fact::RoomFound(jobs) => leader.iter_mut().for_each(|leader| leader.on_room_found(&jobs)),
                 Fact::StartFailed => {
                     let giving_up = transfer.on_failed_start(cx);
                     self.give_up(cx, giving_up);

@@ -30,7 +30,7 @@ pub(super) mod active_run;
 mod active_runs;
 mod admission;
 mod agenda;
-mod crowded;
+mod crowd;
 mod ending;
 mod held;
 mod horizon;

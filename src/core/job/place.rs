@@ -176,7 +176,7 @@ impl fmt::Display for Requirement {
 }
 
 /// What a job asks of the nodes that it runs on: all of it must hold. Empty: nothing.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RunWhere(pub Vec<Requirement>);
 
 impl RunWhere {

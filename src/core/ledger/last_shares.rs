@@ -3,7 +3,7 @@
 //! Without it the end that was written last would hide a failure on another node. Each occurrence begins it anew, so a
 //! node that is gone is not in it for long; what an operator triggers since then counts for the nodes that ran it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -17,6 +17,9 @@ use crate::term::NodeName;
 const MOST_FAILED: usize = 12;
 /// Most names of other nodes.
 const MOST_NAMED: usize = 128;
+/// Most nodes of which it is known when an operator has triggered their shares. Of others a late end of an older share
+/// may count.
+const MOST_TRIGGERED: usize = 16;
 
 /// How the newest share of each node ended, since the newest occurrence.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,6 +34,9 @@ pub struct LastShares {
     /// Further nodes whose newest share did not succeed.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub also_failed: BTreeSet<NodeName>,
+    /// When the newest share of a node was due, if an operator has triggered it since that occurrence.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub since: BTreeMap<NodeName, Timestamp>,
 }
 
 impl LastShares {
@@ -51,7 +57,7 @@ impl LastShares {
     }
 
     fn of(run: RunId) -> Self {
-        Self { run, ok: BTreeSet::new(), failed: Vec::new(), also_failed: BTreeSet::new() }
+        Self { run, ok: BTreeSet::new(), failed: Vec::new(), also_failed: BTreeSet::new(), since: BTreeMap::new() }
     }
 
     /// True if this end is that of an older share of the node than the one that counts.
@@ -59,13 +65,19 @@ impl LastShares {
         let at = end.run.scheduled_at();
         let is_old = at < self.run.scheduled_at();
         let newer_failure = |failed: &LastEnd| failed.run.node() == Some(node) && failed.run.scheduled_at() > at;
-        self.failed.iter().any(newer_failure) || is_old && (self.ok.contains(node) || self.also_failed.contains(node))
+        let is_newer = self.since.get(node).is_some_and(|&since| since > at);
+        let has_ended = self.ok.contains(node) || self.also_failed.contains(node);
+        is_newer || self.failed.iter().any(newer_failure) || is_old && has_ended
     }
 
     fn put(&mut self, node: &NodeName, end: &LastEnd) {
         self.failed.retain(|failed| failed.run.node() != Some(node));
         self.also_failed.remove(node);
         self.ok.remove(node);
+        self.since.remove(node);
+        if end.run.scheduled_at() > self.run.scheduled_at() && self.since.len() < MOST_TRIGGERED {
+            self.since.insert(node.clone(), end.run.scheduled_at());
+        }
         let has_room = self.ok.len() + self.also_failed.len() < MOST_NAMED;
         if end.outcome != Outcome::Success && self.failed.len() < MOST_FAILED {
             let place = self.failed.partition_point(|failed| failed.run.node() < Some(node));
@@ -135,6 +147,17 @@ mod tests {
     }
 
     #[test]
+    fn a_late_end_of_the_newest_occurrence_hides_nothing_that_was_triggered_since() {
+        for (triggered, late) in [(OK, BAD), (BAD, OK)] {
+            let ends = [end(120, None, "a", OK), end(130, Some(1), "c", triggered), end(120, None, "c", late)];
+            let shares = after(&ends);
+            assert_eq!(shown(&shares).0.contains(&"c"), triggered == OK, "{shares:?}");
+            let next = [&ends[..], &[end(180, None, "c", late)]].concat();
+            assert_eq!(shown(&after(&next)).0.contains(&"c"), late == OK, "the next occurrence counts");
+        }
+    }
+
+    #[test]
     fn what_a_clock_wrote_that_was_ahead_gives_way() {
         let ahead = LastShares::after(None, &end(9_000, None, "c", BAD), Timestamp::from_second(9_000).unwrap());
         let now = Timestamp::from_second(120).unwrap();
@@ -154,10 +177,11 @@ mod tests {
     fn however_many_nodes_there_are_the_record_stays_small() {
         let name = |n: usize| format!("{n:064}");
         let ends = (0..500).map(|n| end(60, None, &name(n), if n % 2 == 0 { OK } else { BAD }));
-        let shares = after(&ends.collect::<Vec<_>>());
+        let triggered = (0..500).map(|n| end(70, Some(1), &name(n), if n % 2 == 0 { OK } else { BAD }));
+        let shares = after(&ends.chain(triggered).collect::<Vec<_>>());
         assert_eq!((shares.failed.len(), shares.also_failed.len(), shares.ok.len()), (12, 58, 70));
         let bytes = serde_json::to_vec(&shares).unwrap().len();
         // The limit of SMALL in the backends' `bounded` is 16 KiB.
-        assert!(bytes < 13 << 10, "{bytes}");
+        assert!(bytes < 15 << 10, "{bytes}");
     }
 }

@@ -88,6 +88,9 @@ pub enum RefusalReason {
     Locked,
     /// Its misfire window is over.
     Late,
+    /// A node of a newer version has another reason.
+    #[serde(other)]
+    Other,
 }
 
 impl RefusalReason {
@@ -113,6 +116,7 @@ impl RefusalReason {
             Self::Clock => "its clock is too far from the service's",
             Self::Locked => "another client holds a lock of the job",
             Self::Late => "it is too late to start it",
+            Self::Other => "for a reason that this version does not know",
         }
     }
 
@@ -132,6 +136,7 @@ impl RefusalReason {
             Self::Clock => "clock",
             Self::Locked => "locked",
             Self::Late => "late",
+            Self::Other => "other",
         }
     }
 }

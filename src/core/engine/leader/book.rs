@@ -32,8 +32,6 @@ pub(super) struct Book {
     /// In boxes, because they are large, and the nodes of a map are half empty.
     timelines: BTreeMap<JobName, Box<Timeline>>,
     agendas: Agendas,
-    /// Placed jobs that wait for room on a node.
-    crowded: BTreeSet<JobName>,
     /// Jobs whose backlog must be checked, by its oldest occurrence.
     backlogs: BTreeSet<(Timestamp, JobName)>,
     /// Records of jobs that this node's file does not define. They are not changed, because another node's file may
@@ -152,19 +150,6 @@ impl Book {
         }
         timeline.is_placed = is_placed;
         self.schedule(name);
-    }
-
-    /// Keeps a due job until there is room for an attempt of it.
-    pub fn crowd(&mut self, name: &JobName) {
-        self.crowded.insert(name.clone());
-    }
-
-    /// Has the jobs decided on that wait for room.
-    pub fn release_crowded(&mut self) {
-        for name in std::mem::take(&mut self.crowded) {
-            self.queue_backlog_check(&name);
-            self.schedule(&name);
-        }
     }
 
     /// Schedules a job that must not be decided on before its time.

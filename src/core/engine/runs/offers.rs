@@ -212,6 +212,10 @@ impl Runs {
                 self.horizon.accepted(Duration::try_from(took).unwrap_or_default());
                 self.on_begun(cx, run);
                 self.take_up_news(cx, run);
+                if cx.leads() {
+                    let own = cx.node.clone();
+                    self.try_crowded(cx, &own, 1);
+                }
             }
             // Nothing is started without a token that is larger than that of every earlier attempt.
             (Commit::Accepted, None) | (Commit::Unknown, _) => self.read_unconfirmed(cx, run),

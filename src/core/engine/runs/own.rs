@@ -369,9 +369,6 @@ impl Runs {
         };
         let pauses = reason.is_none() && self.time_to_come(cx, run).is_none();
         let pause = if pauses { pause_after(active.record.unstarted_attempts()) } else { Duration::ZERO };
-        if reason.is_none() {
-            self.note_failed_start(run);
-        }
         self.release_unstarted(cx, run, reason, pause);
     }
 

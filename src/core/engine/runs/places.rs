@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::clock::Uptime;
 use crate::election::{Member, PLACES, Place};
-use crate::job::{Digest, Job, JobName, Labels, RunOn};
+use crate::job::{Digest, Job, JobName, Labels, RunOn, RunWhere};
 use crate::run::{Owner, Refusal, RefusalReason};
 use crate::term::{NodeName, SessionId};
 
@@ -187,13 +187,17 @@ impl Places {
         let mut gone = Vec::new();
         for (node, place) in &mut self.known {
             let now = living.remove(node);
-            if place.member == now {
+            let is_same = place.member == now;
+            let digest = now.as_ref().map(|member| &member.digest);
+            place.refused.retain(|_, refused| match &refused.digest {
+                Some(by) => Some(by) == digest,
+                None => is_same,
+            });
+            if is_same {
                 continue;
             }
             // Whatever it is now, it is to be tried.
             (place.is_suspect, place.pause) = (false, None);
-            let digest = now.as_ref().map(|member| &member.digest);
-            place.refused.retain(|_, refused| refused.digest.as_ref() == digest && digest.is_some());
             let session = |member: &Option<LivingMember>| member.as_ref().map(|member| member.session.clone());
             if session(&place.member) != session(&now) {
                 gone.push(node.clone());
@@ -279,9 +283,20 @@ impl Places {
         self.known.iter().any(|(node, place)| place.member.is_some() && load_of(node).open < MOST_OPEN)
     }
 
-    /// The nodes that have as many open attempts as they may.
-    pub fn full<'p>(&'p self, load_of: impl Fn(&NodeName) -> Load + 'p) -> impl Iterator<Item = &'p NodeName> {
-        self.known.keys().filter(move |node| load_of(node).open >= MOST_OPEN)
+    /// How many more attempts each node that is alive may have open.
+    pub fn rooms(&self, load_of: impl Fn(&NodeName) -> Load) -> Vec<(NodeName, usize)> {
+        let living = self.known.iter().filter(|(_, place)| place.member.is_some());
+        living.map(|(node, _)| (node.clone(), MOST_OPEN.saturating_sub(load_of(node).open))).collect()
+    }
+
+    /// True if the node is what a job asks for.
+    pub fn meets(&self, node: &NodeName, run_where: &RunWhere) -> bool {
+        self.known.get(node).is_some_and(|place| run_where.is_met_by(node, &place.labels))
+    }
+
+    /// True if an attempt of the job may be placed on the node.
+    pub fn takes(&self, node: &NodeName, job: &Job) -> bool {
+        self.known.get(node).is_some_and(|place| place.takes(node, job))
     }
 
     /// True if the node is alive, under this session, and takes what is placed there.
@@ -343,11 +358,12 @@ impl Places {
             RefusalReason::NotDefined | RefusalReason::Definition | RefusalReason::Labels => {
                 place.refused.insert(job.clone(), Refused { reason: *reason, digest: digest.clone() });
             }
-            // Nothing shows when it is right again.
-            RefusalReason::Clock => place.pause(now, "has a wrong clock"),
+            // Nothing shows when it is right again. What is late there is not late here, or it would not be placed again.
+            RefusalReason::Clock | RefusalReason::Late => place.pause(now, "has a wrong clock"),
+            RefusalReason::Other => place.pause(now, "refuses it"),
             RefusalReason::Drained => place.member.iter_mut().for_each(|member| member.is_drained = true),
             RefusalReason::Ending => place.member.iter_mut().for_each(|member| member.is_ending = true),
-            RefusalReason::Locked | RefusalReason::Late => {}
+            RefusalReason::Locked => {}
         }
     }
 
@@ -410,12 +426,10 @@ impl KnownPlace {
         self.pause.filter(|pause| !pause.is_over)
     }
 
-    /// Why the node refuses the job, as its files are now.
+    /// Why the node refuses the job, as far as its files are known. It may have newer ones than the members were read
+    /// with, so what it has refused counts until they are read again.
     fn refusal_of(&self, job: &Job) -> Option<RefusalReason> {
-        let digest = self.member.as_ref().map(|member| &member.digest);
-        let refused = self.refused.get(&job.name)?;
-        let counts = refused.digest.is_none() || refused.digest.as_ref() == digest;
-        counts.then_some(refused.reason)
+        self.refused.get(&job.name).map(|refused| refused.reason)
     }
 
     fn pause(&mut self, now: Uptime, why: &'static str) {

@@ -17,17 +17,16 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::active_run::{ActiveRun, PlacedAt, RunStep};
-use super::crowded::Crowded;
+use super::crowd::{Crowd, WaitsFor};
 use super::places::{Choice, Load};
 use super::window::{self, Window};
 use super::{Runs, retry};
 use crate::clock::Uptime;
 use crate::election::{Member, Place};
 use crate::engine::context::{Context, Fact};
-use crate::engine::misfire::too_old_from;
 use crate::engine::report::Report;
 use crate::escape;
-use crate::job::{Job, JobName, JobSet, Misfire, Overlap};
+use crate::job::{Job, JobName, JobSet, Misfire, Overlap, RunWhere};
 use crate::ledger::{Commit, OwnerState, Request};
 use crate::run::{LONGEST_HOLD, Owner, Placement, RefusalReason, RunId, RunRecord, RunState, SkipReason};
 use crate::term::NodeName;
@@ -61,11 +60,13 @@ pub(super) struct Placing {
     /// Those that are reported. Shares are reported by node.
     reported: BTreeSet<RunId>,
     /// Runs that wait for room on the nodes that fit.
-    pub crowded: Crowded,
+    crowd: Crowd<RunId>,
+    /// Jobs of which something is due that waits for room.
+    crowd_of_jobs: Crowd<JobName>,
     /// The jobs that no node can run, which are reported, and what keeps each node from them.
     unplaceable: BTreeMap<JobName, String>,
-    /// Something waits for room.
-    pub wants_room: bool,
+    /// All nodes are full, and something else is due that is to be placed.
+    wants_room: bool,
     /// When room was last looked for.
     room_asked: Option<Uptime>,
     /// The nodes whose open offers are being read.
@@ -88,7 +89,12 @@ impl Placing {
     pub fn forget(&mut self, run: &RunId) {
         self.unplaced.remove(run);
         self.reported.remove(run);
-        self.crowded.remove(run);
+        self.crowd.remove(run);
+    }
+
+    /// True if something waits for room.
+    fn looks_for_room(&self) -> bool {
+        self.wants_room || self.crowd.wants_room() || self.crowd_of_jobs.wants_room()
     }
 }
 
@@ -117,19 +123,41 @@ impl Runs {
 
     /// When it no longer matters that the members are not known; `None` if it does not matter any more.
     fn places_due_at(&self, cx: &Context) -> Option<Uptime> {
-        let waits = self.placing.wants_room && !self.knows_places(cx) && cx.leads();
+        let waits = self.placing.looks_for_room() && !self.knows_places(cx) && cx.leads();
         waits.then(|| self.placing.since + MEMBERS_WITHIN)
     }
 
-    /// True if an occurrence of the job can be decided on as far as placing is concerned. If not, something will show when.
-    pub fn has_place(&mut self, cx: &Context, job: &Job) -> bool {
-        if cx.shares(job) {
-            // Each share waits for room by itself. That the places are known shows when they are.
-            return self.knows_roster();
+    /// True if an occurrence of the job can be decided on as far as placing is concerned.
+    pub fn has_place(&self, cx: &Context, job: &Job) -> bool {
+        match cx.shares(job) {
+            // Each share waits for room by itself.
+            true => self.knows_roster(),
+            false => self.knows_places(cx) && self.places.has_room(job, self.load_of(cx)),
         }
-        let has_room = self.knows_places(cx) && self.places.has_room(job, self.load_of(cx));
-        self.placing.wants_room |= !has_room;
-        has_room
+    }
+
+    /// Keeps a run until there is room for it.
+    pub(super) fn await_room(&mut self, cx: &Context, run: &RunId, job: &Job) {
+        let waits_for = self.waits_for(cx, job, run.node());
+        self.placing.crowd.insert(run, run.scheduled_at(), waits_for);
+    }
+
+    /// Keeps a due job until there is room for an attempt of it: [`Fact::RoomFound`].
+    pub fn await_room_for(&mut self, cx: &Context, job: &Job) {
+        self.placing.crowd_of_jobs.insert(&job.name, cx.due, self.waits_for(cx, job, None));
+    }
+
+    fn waits_for(&self, cx: &Context, job: &Job, node: Option<&NodeName>) -> WaitsFor {
+        match node {
+            _ if cx.shares(job) && !self.knows_roster() => WaitsFor::Nodes,
+            Some(node) => WaitsFor::Node(node.clone()),
+            None => WaitsFor::Any(job.run_where.clone()),
+        }
+    }
+
+    /// Looks for room: something is due that is to be placed, and no node has any.
+    pub fn want_room(&mut self) {
+        self.placing.wants_room = true;
     }
 
     /// How long before its time an attempt is placed; zero: not before.
@@ -144,13 +172,10 @@ impl Runs {
             return cx.owner().map_or(Choice::Nobody, Choice::On);
         }
         if !self.knows_places(cx) {
-            self.placing.wants_room = true;
             return Choice::Full;
         }
         let Self { places, active, .. } = self;
-        let choice = places.choose(job, avoided, |node| active.load_of(node, &cx.node));
-        self.placing.wants_room |= choice == Choice::Full;
-        choice
+        places.choose(job, avoided, |node| active.load_of(node, &cx.node))
     }
 
     /// What the record of an attempt of the job says that is placed now. `its_time`: when its program may begin, if that is to
@@ -219,7 +244,7 @@ impl Runs {
     /// When a placed attempt is next overdue, or room is looked for.
     pub fn placing_at(&self, cx: &Context) -> Option<Uptime> {
         let overdue = self.placing.overdue.first().map(|&(at, _)| at);
-        let looks = self.placing.wants_room && self.places.full(self.load_of(cx)).next().is_some();
+        let looks = self.placing.looks_for_room() && self.knows_places(cx) && cx.leads();
         let room = looks.then(|| self.placing.room_asked.map_or(Uptime::ZERO, |asked| asked + LOOK_FOR_ROOM_EVERY));
         let pause = self.places.pause_ends_at().filter(|_| cx.leads());
         overdue.into_iter().chain(room).chain(self.places_due_at(cx)).chain(pause).min()
@@ -241,16 +266,27 @@ impl Runs {
         if self.places.end_pauses(cx.now.up) {
             self.on_other_places(cx);
         }
-        let may_ask = self.placing.room_asked.is_none_or(|asked| cx.now.up >= asked + LOOK_FOR_ROOM_EVERY);
-        if self.placing.wants_room && may_ask {
-            let full: Vec<NodeName> =
-                self.places.full(self.load_of(cx)).filter(|node| **node != cx.node).cloned().collect();
-            if !full.is_empty() {
-                self.placing.room_asked = Some(cx.now.up);
-                full.iter().for_each(|node| self.ask_for_offers(cx, node));
-            } else if self.knows_places(cx) {
-                self.placing.room_asked = Some(cx.now.up);
-                self.try_unplaced(cx);
+        self.look_for_room(cx);
+    }
+
+    /// Looks for room on the nodes, where something waits for it: has tried again what fits where there is some, and asks
+    /// of the others what they have accepted since.
+    fn look_for_room(&mut self, cx: &mut Context) {
+        let is_due = self.placing.room_asked.is_none_or(|asked| cx.now.up >= asked + LOOK_FOR_ROOM_EVERY);
+        if !self.placing.looks_for_room() || !is_due || !self.knows_places(cx) {
+            return;
+        }
+        let is_first = self.placing.room_asked.replace(cx.now.up).is_none();
+        self.placing.wants_room = false;
+        if is_first && !self.places.are_complete() {
+            // What waits to know the nodes cannot wait any longer.
+            return self.try_unplaced(cx);
+        }
+        for (node, room) in self.places.rooms(self.load_of(cx)) {
+            match room {
+                0 if node != cx.node => self.ask_for_offers(cx, &node),
+                0 => {}
+                _ => self.try_crowded(cx, &node, room),
             }
         }
     }
@@ -341,26 +377,31 @@ impl Runs {
         let nonce = cx.nonce();
         // It may be over: the answer shows.
         let Some(active) = self.active.get(run).filter(|_| !self.is_looked_up(run)) else { return };
+        if active.record.kill.is_some() {
+            return self.apply_kill(cx, run);
+        }
         let record = RunRecord { no_node_since: since, nonce, ..active.record.clone() };
         self.update(cx, run, record);
     }
 
-    /// Has tried again what waits for room, as much as fits where a node has answered so many attempts.
-    fn try_crowded(&mut self, cx: &mut Context, node: &NodeName, count: usize) {
-        let next = self.placing.crowded.take(node, count);
-        self.check_now(cx, next);
-        // What is left waits on, and room is looked for.
-        self.placing.wants_room = !self.placing.crowded.is_empty();
-        cx.facts.push_back(Fact::RoomFound);
+    /// Has tried again what waits for room, as much as fits where a node has room for so many attempts.
+    pub(super) fn try_crowded(&mut self, cx: &mut Context, node: &NodeName, room: usize) {
+        let Self { placing, places, .. } = self;
+        let fits = |run_where: &RunWhere| places.meets(node, run_where);
+        let takes = |job: &JobName| cx.job(job).is_none_or(|job| places.takes(node, job));
+        let runs = placing.crowd.take(node, room, fits, |run| takes(run.job()));
+        let jobs = placing.crowd_of_jobs.take(node, room, fits, takes);
+        self.check_now(cx, runs);
+        cx.facts.push_back(Fact::RoomFound(jobs));
     }
 
     /// Has everything tried again that waits for a node, or for room on one.
     pub fn try_unplaced(&mut self, cx: &mut Context) {
-        self.placing.wants_room = false;
-        let waiting = self.placing.unplaced.iter().cloned().chain(self.placing.crowded.take_all());
-        let waiting: Vec<RunId> = waiting.collect();
+        let Placing { unplaced, crowd, crowd_of_jobs, .. } = &mut self.placing;
+        let waiting: Vec<RunId> = unplaced.iter().cloned().chain(crowd.take_all()).collect();
+        let jobs = crowd_of_jobs.take_all();
         self.check_now(cx, waiting);
-        cx.facts.push_back(Fact::RoomFound);
+        cx.facts.push_back(Fact::RoomFound(jobs));
     }
 
     /// Takes all places that the cluster knows.
@@ -442,23 +483,22 @@ impl Runs {
                 false => self.settle_lost(cx, run, OwnerState::Gone),
             };
         }
-        if is_alive && awaits_locks {
-            return self.expect_answer(cx, run, cx.now.up + LOOK_AT_LOCKED_EVERY);
-        }
         let has_better = |job: &Arc<Job>| self.places.has_better(job, &owner.node, self.load_of(cx));
         let is_better = run.node().is_none() && job.as_ref().is_some_and(has_better);
         if is_alive && is_removed {
             // Its node does not know of it. It is offered again, under the next number.
             return self.move_on(cx, run, job.as_ref(), "offer-removed");
         }
-        // Should it be accepted at this moment, one of the two writes fails.
-        if is_alive && !is_better && !window::is_too_late_to_accept(cx, &active.record) {
+        let stays = (awaits_locks || !is_better) && !window::is_too_late_to_accept(cx, &active.record);
+        if is_alive && stays {
+            let again = if awaits_locks { LOOK_AT_LOCKED_EVERY } else { ASK_AGAIN };
             self.ask_for_offers(cx, &owner.node);
-            self.expect_answer(cx, run, cx.now.up + ASK_AGAIN);
+            self.expect_answer(cx, run, cx.now.up + again);
             let placed = self.active.get_mut(run).and_then(|active| active.placed.as_mut());
             return placed.into_iter().for_each(|placed| placed.is_overdue = true);
         }
-        if is_alive && self.places.suspect(&owner.node) {
+        // Should it be accepted at this moment, one of the two writes fails.
+        if is_alive && !awaits_locks && self.places.suspect(&owner.node) {
             cx.report(Report::Suspect { node: owner.node.clone() });
         }
         let reason = if is_alive { "overdue" } else { "node-gone" };
@@ -468,9 +508,9 @@ impl Runs {
     /// Places a run elsewhere whose node has not accepted it; or takes it back, if nobody else can have it.
     fn move_on(&mut self, cx: &mut Context, run: &RunId, job: Option<&Arc<Job>>, reason: &'static str) {
         let Some(from) = self.active.get(run).map(|active| active.record.owner.node.clone()) else { return };
-        let window_is_over = job.is_none_or(|job| self.is_window_over(cx, run, job));
+        let is_too_late = self.active.get(run).is_some_and(|active| window::is_too_late_to_accept(cx, &active.record));
         let choice = match job {
-            Some(job) if !window_is_over => match run.node() {
+            Some(job) if !is_too_late => match run.node() {
                 Some(node) => self.share_on(cx, run, job, node).into(),
                 None => self.choose(cx, job, Some(&from)),
             },
@@ -483,12 +523,6 @@ impl Runs {
         if let Some(active) = self.active.get_mut(run) {
             active.placed = Some(PlacedAt { moved: Some((from, reason)), ..PlacedAt::new(cx.now.up, cx.now.up) });
         }
-    }
-
-    /// True if it is too late to start a run that has had no process.
-    fn is_window_over(&self, cx: &Context, run: &RunId, job: &Job) -> bool {
-        let Some(active) = self.active.get(run) else { return false };
-        !active.record.has_past() && too_old_from(job, cx.root_of(job), active.record.ready()) <= cx.due
     }
 
     /// Writes that a run is placed on a node, as its next attempt.
@@ -590,7 +624,7 @@ impl Runs {
                 self.placing.unplaced.remove(run);
                 self.place_on(cx, run, job, owner);
             }
-            Choice::Full => self.placing.crowded.insert(run),
+            Choice::Full => self.await_room(cx, run, job),
             Choice::Nobody => {
                 let is_new = self.placing.reported.insert(run.clone());
                 let why = is_new.then(|| self.places.why_nobody(job));
@@ -604,8 +638,8 @@ impl Runs {
         let Some(active) = self.active.get(run) else { return };
         // What had a process is never skipped.
         let had_process = !active.awaits_first_start();
-        let (is_queued, record) = (active.is_queued(), &active.record);
-        let since = if is_queued { record.no_node_since } else { Some(record.ready()) };
+        let is_new = active.is_queued() && active.record.no_node_since.is_none();
+        let until = window::over_from(cx, job, &active.record);
         self.placing.unplaced.insert(run.clone());
         if let Some(why) = why {
             cx.report(Report::Unplaced { run: run.clone(), why });
@@ -613,14 +647,15 @@ impl Runs {
         if had_process {
             return;
         }
-        // From now on, whoever leads.
-        let Some(since) = since else { return self.note_no_node(cx, run, Some(cx.due)) };
-        let until = too_old_from(job, cx.root_of(job), since);
-        if until <= cx.due {
+        if is_new {
+            // Its window counts from now on, whoever leads.
+            self.note_no_node(cx, run, Some(cx.due));
+        } else if until <= cx.due {
             self.placing.unplaced.remove(run);
-            return self.skip(cx, run, SkipReason::NoNode);
+            self.skip(cx, run, SkipReason::NoNode);
+        } else {
+            self.agenda.retries.insert((until, run.clone()));
         }
-        self.agenda.retries.insert((until, run.clone()));
     }
 
     /// Takes what a node has answered about a run that was placed there, from its record.
@@ -630,6 +665,7 @@ impl Runs {
             // What it refused of an earlier definition says nothing about this one.
             (Some(refused), RunState::Unstarted)
                 if refused.node == record.owner.node
+                    && (refused.reason != RefusalReason::Late || matches!(window::of(cx, record), Window::Open))
                     && cx.job(&record.job).is_some_and(|job| job.execution_digest() == placement.definition) =>
             {
                 self.places.note_refusal(refused, &record.job, cx.now.up);

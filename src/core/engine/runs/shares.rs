@@ -109,7 +109,7 @@ impl Runs {
     /// Gives nodes their shares of a run, as many as fit one commit.
     pub(super) fn share_out(&mut self, cx: &mut Context, run: &RunId, job: &Arc<Job>) {
         if !self.knows_roster() {
-            self.placing.crowded.insert(run);
+            self.await_room(cx, run, job);
             return;
         }
         let Some(active) = self.active.get(run).filter(|active| active.is_idle()) else { return };
@@ -405,7 +405,7 @@ impl Runs {
             return;
         }
         if !self.knows_roster() {
-            self.placing.crowded.insert(run);
+            self.await_room(cx, run, job);
             return;
         }
         match self.share_on(cx, run, job, node) {
@@ -414,10 +414,7 @@ impl Runs {
                 self.sharing.absent.remove(&(job.name.clone(), node.clone()));
                 self.place_on(cx, run, job, owner);
             }
-            Share::Full => {
-                self.placing.wants_room = true;
-                self.placing.crowded.insert(run);
-            }
+            Share::Full => self.await_room(cx, run, job),
             Share::Drained if !had_process => self.skip(cx, run, SkipReason::Drained),
             Share::Unfit | Share::Unknown if !had_process => self.skip(cx, run, SkipReason::NoNode),
             Share::Unfit | Share::Unknown => self.end_as_before(cx, run),

@@ -265,6 +265,8 @@ impl Runs {
                     RunState::Queued => self.queue_again(cx, run),
                     _ => self.on_cut_off(cx, run),
                 }
+                // It may have been requested while the write was on its way.
+                self.apply_kill(cx, run);
                 self.take_up_news(cx, run);
             }
             Commit::Unknown if is_own => self.read_unconfirmed(cx, run),
@@ -527,8 +529,11 @@ impl Runs {
         let is_placed =
             cx.job(run.job()).is_some_and(|job| cx.places(job)) && active.record.state == RunState::Unstarted;
         let retry_at = match is_placed {
-            // It goes to another node meanwhile.
-            true => active.record.retry_at.filter(|_| self.is_only_place(cx, active)),
+            // It goes to another node meanwhile; but not from one to the next if it fails everywhere.
+            true => {
+                let is_first = active.record.unstarted_attempts() <= 1;
+                active.record.retry_at.filter(|_| !is_first || self.is_only_place(cx, active))
+            }
             false => retry::retry_at(&active.record, &cx.node),
         };
         its_time.max(retry_at)

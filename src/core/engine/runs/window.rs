@@ -18,8 +18,8 @@ use jiff::Timestamp;
 
 use crate::clock::{earlier, later};
 use crate::engine::context::Context;
-use crate::engine::misfire::{DEFAULT_WINDOW, LATE, STAMP, is_in_window, is_too_old};
-use crate::job::{Job, Misfire};
+use crate::engine::misfire::{DEFAULT_WINDOW, STAMP, is_too_old, missed_from, too_old_from};
+use crate::job::Job;
 use crate::run::{RunRecord, RunState};
 
 /// A begin that is accepted later than this was refused meanwhile. It is late even if its job sets no window.
@@ -40,19 +40,25 @@ pub(super) enum Window {
 
 /// State of the misfire window of a run that never had a process.
 pub(super) fn of(cx: &Context, run: &RunRecord) -> Window {
+    match cx.job(&run.job) {
+        Some(job) if over_from(cx, job, run) <= cx.due => Window::Over,
+        Some(_) => Window::Open,
+        None => {
+            let until = later(run.ready(), DEFAULT_WINDOW);
+            if until <= cx.due { Window::Over } else { Window::UndefinedUntil(until) }
+        }
+    }
+}
+
+/// The instant from which it is too late to start the run. What waits for a node is counted from when it began to.
+pub(super) fn over_from(cx: &Context, job: &Job, run: &RunRecord) -> Timestamp {
     let waits_since = run.no_node_since.filter(|_| run.state == RunState::Queued);
-    let Some(job) = cx.job(&run.job) else {
-        let until = later(run.ready(), DEFAULT_WINDOW);
-        return if until <= cx.due { Window::Over } else { Window::UndefinedUntil(until) };
-    };
-    let is_over = if let Some(since) = waits_since {
-        is_too_old(job, cx.root_of(job), since, cx.due)
-    } else if run.trigger.is_some() || job.upstreams().is_some() {
-        is_too_old(job, cx.root_of(job), since(run), cx.due)
-    } else {
-        is_occurrence_over(cx, job, run)
-    };
-    if is_over { Window::Over } else { Window::Open }
+    if waits_since.is_some() || run.trigger.is_some() || job.upstreams().is_some() {
+        return too_old_from(job, cx.root_of(job), waits_since.unwrap_or_else(|| since(run)));
+    }
+    // As an occurrence is missed that nobody has decided on yet. A run that waited for others counts from when it could
+    // start.
+    later(missed_from(job, run.ready()), delay_of(job, run))
 }
 
 /// True if the ledger accepted the run's begin so late that the misfire window is over.
@@ -65,7 +71,8 @@ pub(super) fn is_accepted_too_late(cx: &Context, run: &RunRecord) -> bool {
 /// True if an attempt that was placed, and not accepted, must not be started any more: it is past the job's own window, or
 /// over a minute late and past any.
 pub(super) fn is_too_late_to_accept(cx: &Context, run: &RunRecord) -> bool {
-    is_too_late(cx, run, run.ready() >= earlier(cx.due, PROMPT))
+    let delay = cx.job(&run.job).map_or(Duration::ZERO, |job| delay_of(job, run));
+    is_too_late(cx, run, later(run.ready(), delay) >= earlier(cx.due, PROMPT))
 }
 
 /// True if a run that never had a process is past its window. While it is prompt, only the job's own window counts.
@@ -76,10 +83,10 @@ fn is_too_late(cx: &Context, run: &RunRecord, is_prompt: bool) -> bool {
 
 /// True if the job sets a window, and the run is past it.
 fn is_over_own_window(cx: &Context, job: &Job, run: &RunRecord) -> bool {
-    job.misfire_window.is_some() && is_too_old(job, cx.root_of(job), since(run), now_for(cx, job, run))
+    job.misfire_window.is_some() && is_too_old(job, cx.root_of(job), later(since(run), delay_of(job, run)), cx.due)
 }
 
-/// From when the window counts.
+/// From when the window counts, but for what an occurrence is delayed by.
 fn since(run: &RunRecord) -> Timestamp {
     match run.trigger {
         Some(_) if run.ready_at.is_none() => later(run.ready(), STAMP),
@@ -87,16 +94,8 @@ fn since(run: &RunRecord) -> Timestamp {
     }
 }
 
-/// The time by which the window counts: an occurrence starts later by its job's splay.
-fn now_for(cx: &Context, job: &Job, run: &RunRecord) -> Timestamp {
+/// By how much its time is later than what its record says: an occurrence starts later by its job's splay.
+fn delay_of(job: &Job, run: &RunRecord) -> Duration {
     let is_occurrence = run.trigger.is_none() && job.upstreams().is_none() && run.ready_at.is_none();
-    if is_occurrence { cx.due_for(job) } else { cx.due }
-}
-
-/// True if the run would be missed as an occurrence that nobody has decided on yet. A run that waited for others counts
-/// from when it could start.
-fn is_occurrence_over(cx: &Context, job: &Job, run: &RunRecord) -> bool {
-    let now = now_for(cx, job, run);
-    let is_late = run.ready() < earlier(now, LATE);
-    is_late && (job.misfire == Misfire::Skip || !is_in_window(job, run.ready(), now))
+    if is_occurrence { job.splay.delay() } else { Duration::ZERO }
 }

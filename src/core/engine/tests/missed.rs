@@ -215,4 +215,25 @@ proptest! {
         }
         prop_assert!(plan.run.iter().all(|&at| misfire::is_in_window(&job, at, now)));
     }
+
+    /// An occurrence is missed for good from one instant on, and not before.
+    #[test]
+    fn an_occurrence_is_missed_for_good_from_one_instant_on(
+        window in prop::option::of(0u64..200_000),
+        policy in prop::sample::select(vec![Misfire::Skip, Misfire::RunOnce, Misfire::RunAll]),
+        schedule in prop::sample::select(vec!["* * * * * *", "*/7 * * * *", "30 2 * * *", "15,45 9-17 * * 1-5"]),
+        age in 0u64..200_000_000,
+    ) {
+        let mut job = job("a", schedule);
+        (job.misfire, job.misfire_window) = (policy, window.map(Duration::from_secs));
+        let due = job.next_after(at("10:00:00")).unwrap();
+        let is_missed = |now: jiff::Timestamp| {
+            let is_late = now.duration_since(due) > jiff::SignedDuration::from_secs(1);
+            is_late && (policy == Misfire::Skip || !misfire::is_in_window(&job, due, now))
+        };
+        let from = misfire::missed_from(&job, due);
+        let now = due + Duration::from_millis(age);
+        prop_assert_eq!(is_missed(now), from <= now);
+        prop_assert!(is_missed(from) && !is_missed(from - Duration::from_nanos(1)));
+    }
 }

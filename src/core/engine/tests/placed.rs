@@ -9,12 +9,12 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use self::cluster::{Cluster, name};
-use super::fixture::{LEASE, at, job};
+use super::fixture::{LEASE, at, job, running};
 use crate::clock::server::ServerTime;
 use crate::election;
 use crate::engine::{Event, Report};
-use crate::job::{Group, Interrupted, Job, JobName, OnLeaseEnd, Overlap, Requirement, RunOn, RunWhere};
-use crate::ledger::{self, Change};
+use crate::job::{Group, Interrupted, Job, JobName, OnLeaseEnd, Overlap, Requirement, RunOn, RunWhere, Splay};
+use crate::ledger::{self, Change, OwnerState};
 use crate::process::Exit;
 use crate::run::{Drain, NodeControl, RefusalReason, RunState};
 
@@ -274,6 +274,154 @@ fn a_node_refuses_what_is_too_late() {
     assert_eq!(cluster.started.len(), 0);
     let late = |report: &Report| matches!(report, Report::Refused { reason: RefusalReason::Late, .. });
     assert!(cluster.node(1).reports.iter().any(late));
+}
+
+/// A job that starts more than two minutes after its occurrence at 10:00:01.
+fn splayed(job: Job) -> Job {
+    let splay = Splay::new(300 * SECOND, "report");
+    assert!(splay.delay() > 120 * SECOND);
+    Job { splay, ..job }
+}
+
+/// Until a second before the splayed job starts, and then until it is placed ahead of that.
+fn run_until_splayed_is_placed(cluster: &mut Cluster, job: &Job) {
+    let due = at("10:00:01") + job.splay.delay();
+    while cluster.now.wall < due - SECOND {
+        cluster.pass(SECOND / 2);
+        cluster.settle();
+    }
+    while cluster.ledger.offers.is_empty() {
+        cluster.run_for(5 * MS);
+    }
+    assert!(cluster.now.wall < due, "ahead of its time");
+}
+
+#[test]
+fn the_window_of_what_is_taken_back_counts_from_when_its_splay_is_over() {
+    for run_on in [RunOn::Any, RunOn::Every] {
+        let job = splayed(Job { misfire_window: Some(20 * SECOND), run_on, ..on(&["node=host-b"], once("a")) });
+        let mut cluster = Cluster::led(2, "10:00:00", vec![job.clone()]);
+        cluster.node(1).is_frozen = true;
+        run_until_splayed_is_placed(&mut cluster, &job);
+        cluster.lose(1);
+        cluster.run_for(15 * SECOND);
+        assert_eq!(cluster.skipped(), Vec::<String>::new(), "its node may come back");
+        cluster.restart(1);
+        cluster.run_for(SECOND);
+        assert_eq!(cluster.started_on("a"), ["host-b"]);
+    }
+}
+
+#[test]
+fn what_is_placed_is_late_by_its_splay_too() {
+    let job = splayed(Job { misfire: crate::job::Misfire::Skip, ..on(&["node=host-b"], once("a")) });
+    let mut cluster = Cluster::led(2, "10:00:00", vec![job.clone()]);
+    cluster.node(1).is_frozen = true;
+    run_until_splayed_is_placed(&mut cluster, &job);
+    cluster.run_for(3 * SECOND);
+    cluster.node(1).is_frozen = false;
+    cluster.offer(1);
+    cluster.run_for(SECOND);
+    assert_eq!(cluster.started_on("a"), ["host-b"], "a few seconds late, as without splay");
+}
+
+#[test]
+fn room_on_a_node_goes_to_what_fits_there() {
+    let of = |prefix: &str, node: &str| -> Vec<Job> {
+        (0..300).map(|number| on(&[node], once(&format!("{prefix}{number}")))).collect()
+    };
+    // By name and by time, those of the node that takes nothing come first.
+    let jobs = [of("a", "node=host-b"), of("z", "node=host-c")].concat();
+    let mut cluster = Cluster::led(3, "10:00:00", jobs);
+    (cluster.node(1).is_frozen, cluster.node(2).is_frozen) = (true, true);
+    cluster.run_for(2 * SECOND);
+    assert_eq!(cluster.ledger.offers.len(), 256, "both are full");
+    cluster.node(2).is_frozen = false;
+    cluster.offer(2);
+    cluster.run_for(2 * SECOND);
+    assert_eq!(counts(&cluster), BTreeMap::from([("host-c".to_owned(), 300)]));
+    assert_eq!(cluster.ledger.offers.len(), 128);
+}
+
+#[test]
+fn what_a_node_refuses_by_files_that_the_leader_has_not_seen_is_not_placed_there_again_and_again() {
+    let jobs = vec![Job { misfire_window: Some(60 * SECOND), ..on(&["node=host-b"], once("a")) }];
+    let mut cluster = Cluster::led(2, "10:00:00", jobs.clone());
+    let changed = vec![Job { umask: 0o077, ..jobs[0].clone() }];
+    cluster.hides_members = true;
+    cluster.redefine(1, changed);
+    cluster.run_for(10 * SECOND);
+    let (record, _) = cluster.ledger.running.values().next().unwrap();
+    assert_eq!((record.attempt, record.state), (1, RunState::Unstarted));
+    cluster.redefine(1, jobs);
+    cluster.hides_members = false;
+    cluster.tell_members();
+    cluster.run_for(SECOND);
+    assert_eq!(cluster.started_on("a"), ["host-b"]);
+}
+
+#[test]
+fn a_node_whose_clock_is_ahead_is_left_alone_for_a_while_if_everything_is_late_there() {
+    let jobs = vec![Job { misfire_window: Some(10 * SECOND), ..on(&["node=host-b"], once("a")) }];
+    let mut cluster = Cluster::led(2, "10:00:00", jobs);
+    cluster.node(1).ahead = 30 * SECOND;
+    cluster.run_for(6 * SECOND);
+    let (record, _) = cluster.ledger.running.values().next().unwrap();
+    assert!((2..=4).contains(&record.attempt), "{record:?}");
+    cluster.node(1).ahead = Duration::ZERO;
+    cluster.run_for(5 * SECOND);
+    assert_eq!(cluster.started_on("a"), ["host-b"]);
+}
+
+#[test]
+fn a_job_whose_processes_die_before_their_program_keeps_no_other_job_from_a_node() {
+    let mut cluster = Cluster::led(3, "10:00:00", vec![once("bad"), any("good")]);
+    (0..3).for_each(|node| cluster.node(node).deadly = Some(JobName::parse("bad").unwrap()));
+    for _ in 0..30 {
+        cluster.run_for(SECOND);
+        (0..3).for_each(|node| while cluster.end_one(node, Exit::Code(0)) {});
+    }
+    assert_eq!(cluster.started_on("good").len(), 30, "{:?}", cluster.skipped());
+    assert_eq!(counts(&cluster).len(), 3, "on every node: {:?}", counts(&cluster));
+    let (record, _) = cluster.ledger.running.values().find(|(record, _)| record.job.as_str() == "bad").unwrap();
+    assert!((3..=8).contains(&record.attempt), "it is tried again, after pauses: {record:?}");
+}
+
+#[test]
+fn what_waits_for_its_locks_on_a_node_is_taken_back_once_it_is_too_late() {
+    let lock = vec![crate::lock::LockPath::parse("/locks/orders").unwrap()];
+    let queue = Job { overlap: Overlap::Queue, on_lease_end: OnLeaseEnd::Kill, lock, ..once("a") };
+    let jobs = vec![Job { misfire_window: Some(20 * SECOND), ..on(&["node=host-b"], queue) }];
+    // Nobody answers who has the locks.
+    let mut cluster = Cluster::led(2, "10:00:00", jobs.clone());
+    cluster.run_for(15 * SECOND);
+    let (record, _) = cluster.ledger.running.values().next().unwrap();
+    assert!(record.placement.as_ref().unwrap().awaits_locks, "{record:?}");
+    cluster.run_for(15 * SECOND);
+    assert_eq!(cluster.skipped(), ["a missed"]);
+    let suspected = |report: &Report| matches!(report, Report::Suspect { .. });
+    assert!(!cluster.node(0).reports.iter().any(suspected), "its node has answered");
+    // Somebody has deleted its offer meanwhile.
+    let mut cluster = Cluster::led(2, "10:00:00", jobs);
+    cluster.run_for(8 * SECOND);
+    cluster.ledger.lose_offers();
+    cluster.run_for(11 * SECOND);
+    assert_eq!(cluster.ledger.offers.len(), 1, "it is made again");
+}
+
+#[test]
+fn a_run_is_replaced_also_while_it_is_written_that_it_waits_for_a_node() {
+    let replace = Job { overlap: Overlap::Replace, misfire_window: Some(60 * SECOND), ..on(&["gpu"], once("a")) };
+    let mut cluster = Cluster::new(2, "10:00:00", vec![replace.clone()]);
+    for second in ["09:59:58", "09:59:59"] {
+        let mut found = running(&replace, at(second), OwnerState::Gone);
+        (found.record.state, found.record.attempt, found.record.keep_until) = (RunState::Queued, 0, None);
+        cluster.ledger.running.insert(found.record.id(), (found.record, found.version));
+    }
+    cluster.elect(0);
+    cluster.run_for(100 * MS);
+    let left: Vec<String> = cluster.ledger.running.keys().map(|run| run.to_string()).collect();
+    assert_eq!(left, ["a.20261120T095959Z"]);
 }
 
 #[test]

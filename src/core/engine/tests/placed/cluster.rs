@@ -31,6 +31,10 @@ pub struct Node {
     pub reports: Vec<Report>,
     /// The host can start no process.
     pub has_no_means: bool,
+    /// Processes of this job die before their program begins.
+    pub deadly: Option<JobName>,
+    /// Its wall clock is this far ahead.
+    pub ahead: Duration,
     /// The engine gets no events.
     pub is_frozen: bool,
     /// Its process is dead.
@@ -118,6 +122,14 @@ impl Cluster {
             self.nodes[index] = node
         }
         self.join(index);
+    }
+
+    /// The node's files define these jobs from now on.
+    pub fn redefine(&mut self, index: usize, jobs: Vec<Job>) {
+        let jobs = files(jobs);
+        self.nodes[index].jobs = jobs.clone();
+        self.handle(index, Event::Loaded(jobs));
+        self.tell_members();
     }
 
     /// The node has a session, and a lease.
@@ -304,12 +316,13 @@ impl Cluster {
         }
     }
 
-    /// True if the node has nothing to do at this instant: it has done what it woke up for.
+    /// True if the node has nothing to do for a while: it has done what it woke up for, and looks for nothing.
     pub fn is_at_rest(&mut self, index: usize) -> bool {
         self.handle(index, Event::Tick);
         self.settle();
         let wake = self.nodes[index].engine.wake(self.now);
-        wake.up.is_none_or(|up| up > self.now.up) && wake.wall.is_none_or(|wall| wall > self.now.wall)
+        wake.up.is_none_or(|up| up > self.now.up + Duration::from_millis(100))
+            && wake.wall.is_none_or(|wall| wall > self.now.wall)
     }
 
     pub fn renew(&mut self, index: usize) {
@@ -326,7 +339,8 @@ impl Cluster {
             return;
         }
         let (mut killed, mut cancelled) = (Vec::new(), Vec::new());
-        for command in node.engine.handle(self.now, event) {
+        let now = Now { wall: self.now.wall + node.ahead, ..self.now };
+        for command in node.engine.handle(now, event) {
             match command {
                 Command::Ask(Request::Ledger(ledger::Request::Watch(run) | ledger::Request::Follow(run))) => {
                     node.watched.insert(run.clone());
@@ -492,6 +506,10 @@ impl Cluster {
         if self.nodes[index].has_no_means {
             let why = StartFailure::Step { step: StartStep::Fork, errno: 11 };
             self.handle(index, Event::Warden(Notice::NotStarted { tree_id, why }));
+            return true;
+        }
+        if self.nodes[index].deadly.as_ref() == Some(&start.run.job) {
+            self.end_tree(index, tree_id, Exit::Signal { signal: 9, core: false });
             return true;
         }
         self.nodes[index].running.push(start.clone());
@@ -663,6 +681,8 @@ impl Node {
             running: Vec::new(),
             reports: Vec::new(),
             has_no_means: false,
+            deadly: None,
+            ahead: Duration::ZERO,
             is_frozen: false,
             is_crashed: false,
             is_gone: true,
