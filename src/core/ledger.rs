@@ -346,6 +346,9 @@ pub enum Event {
         /// The records of those that are new, or that were read some time ago.
         found: Vec<(RunRecord, Version)>,
     },
+    /// These runs have changed, and the backend does not watch them: whoever changed them notified the leader. Anything may
+    /// be among them.
+    Rung(BTreeSet<RunId>),
     /// The attempts that a node has not accepted yet.
     OpenOffers(NodeName, BTreeSet<RunId>),
     /// The service refused a commit for a reason that [`Commit`] does not cover. Nothing was written; the backend

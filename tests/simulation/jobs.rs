@@ -227,6 +227,15 @@ impl Cast {
         Self { edited: set.clone(), set }
     }
 
+    /// The same jobs, each on one of the nodes, or on every one.
+    pub fn placed(self, run_on: RunOn) -> Self {
+        let placed = |set: JobSet| {
+            let job = |job: Arc<Job>| Job { run_on, ..Job::clone(&job) };
+            set_of(set.jobs.into_values().map(job).collect(), "placed")
+        };
+        Self { set: placed(self.set), edited: placed(self.edited) }
+    }
+
     fn of(is_in: impl Fn(&JobName) -> bool) -> Self {
         let part = |of: &JobSet| {
             let jobs = of.jobs.iter().filter(|(name, _)| is_in(name));

@@ -40,6 +40,7 @@ mod promises;
 mod queue;
 mod scale;
 mod scripted;
+mod spread;
 mod targeted_fault;
 mod testbed;
 mod toy;

@@ -546,14 +546,19 @@ impl<C: Session, K: Clock> Watcher<C, K> {
             Ok(BellReading::Changed) => self.read_again(WaitingRead::Bell { request, seen }, Ok(None), now),
             Ok(BellReading::Rung { now: ring, runs }) => {
                 let was_seen = bell.seen.replace(ring).is_some();
-                match runs {
-                    Some(runs) => self.rung.extend(runs),
+                let is_read = |run: &RunId| self.unwatched.contains(run) || self.followed.contains(run);
+                let (known, others) = match runs {
+                    Some(runs) => runs.into_iter().partition(is_read),
                     // Of the first reading nothing is missed: what is watched is read after that.
-                    None if was_seen => self.rung.extend(self.unwatched.iter().chain(&self.followed).cloned()),
-                    None => {}
-                }
-                self.rung.retain(|run| self.unwatched.contains(run) || self.followed.contains(run));
-                self.read_again(WaitingRead::Bell { request, seen: Some(ring) }, Ok(None), now)
+                    None if was_seen => {
+                        (self.unwatched.iter().chain(&self.followed).cloned().collect(), BTreeSet::new())
+                    }
+                    None => (BTreeSet::new(), BTreeSet::new()),
+                };
+                self.rung.extend(known);
+                self.rung.retain(is_read);
+                let others = (!others.is_empty()).then_some(Event::Rung(others));
+                self.read_again(WaitingRead::Bell { request, seen: Some(ring) }, Ok(others), now)
             }
             Err(error) => self.read_again(WaitingRead::Bell { request, seen }, Err(error), now),
         }

@@ -285,8 +285,7 @@ impl Leader {
         // Bounded, so that events received meanwhile are handled. The rest is due, so the next turn follows at once.
         for _ in 0..DECISIONS_A_TURN {
             let room = Room { own: runs.may_begin(cx), placed: cx.may_decide() && runs.may_place(cx) };
-            let of_placed = Room { own: false, placed: true };
-            if !room.placed && cx.may_decide() && self.book.next_at(of_placed).is_some_and(|at| at <= cx.due) {
+            if !room.placed && cx.may_decide() && self.has_to_place(cx, runs) {
                 runs.want_room();
             }
             if !room.own && !room.placed {
@@ -309,6 +308,12 @@ impl Leader {
                 None => return,
             }
         }
+    }
+
+    /// True if something that is to be placed is due, or so near that it is placed ahead of its time.
+    fn has_to_place(&self, cx: &Context, runs: &Runs) -> bool {
+        let lead = runs.placing_lead(cx, runs.lead(cx, (cx.now, cx.due), 1));
+        self.next_placed_at(lead).is_some_and(|at| at <= cx.due)
     }
 
     /// Why a run that was begun ahead, and never had a process, is not begun again now that its time has come: its job
@@ -337,6 +342,10 @@ impl Leader {
             Some((job, occurrence)) if !cx.places(&job) || runs.has_place(cx, &job) => {
                 self.book.begin(cx, runs, &job, occurrence);
                 self.book.schedule(&name);
+            }
+            Some((job, _)) if !cx.shares(&job) => {
+                runs.want_room();
+                self.book.schedule_on_time(at, &name);
             }
             _ => self.book.schedule_on_time(at, &name),
         }

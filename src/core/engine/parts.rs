@@ -160,6 +160,7 @@ impl Parts {
             (E::Job(..) | E::OperatorRequests(_) | E::LastSuccesses(_), None) => {}
             (E::Offers { listed, found }, _) => runs.on_offers(cx, &listed, found),
             (E::OpenOffers(node, open), _) => runs.on_open_offers(cx, &node, &open),
+            (E::Rung(rung), _) => runs.on_rung(cx, rung),
             (E::InFlight(all), _) => runs.on_in_flight(cx, &all),
             (E::Again(run, found), leader) => {
                 leader.iter_mut().for_each(|leader| leader.on_looked_up(cx, &run, &found));

@@ -73,7 +73,7 @@ pub enum Report {
         run: RunId,
         from: NodeName,
         to: Option<NodeName>,
-        /// `overdue`, `node-gone` or `offer-removed`.
+        /// `overdue`, `node-gone`, `node-drained` or `offer-removed`.
         reason: &'static str,
     },
     /// No node can take a run now: it waits for one.

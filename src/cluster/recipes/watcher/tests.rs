@@ -6,6 +6,7 @@ use super::*;
 use crate::recipes::context::json;
 use crate::recipes::tests_support::{ByHand, OWNER, Right, Server};
 use crate::test_records::record;
+use cronkeeper_core::job::JobName;
 
 const MEMBER: &str = "/cronkeeper/nodes/n";
 
@@ -194,6 +195,12 @@ fn the_leaders_bell_has_runs_without_a_watch_read_at_once() {
     ring(&fixture, &[&runs[1]]);
     let events = fixture.events();
     assert!(matches!(&events[..], [Event::Run(run, Some(_))] if *run == runs[1]), "{events:?}");
+
+    // What is not read here, such as an attempt that its node has refused, is for the leader to read.
+    let other = RunId::scheduled(JobName::parse("other").unwrap(), runs[1].scheduled_at());
+    ring(&fixture, &[&runs[1], &other]);
+    let events = fixture.events();
+    assert!(matches!(&events[..], [Event::Rung(rung)] if *rung == BTreeSet::from([other])), "{events:?}");
 
     // It has rung twice before it was read: nobody knows for which runs the first time.
     fixture.put(60, 2);

@@ -55,6 +55,7 @@ struct Index {
     /// What other nodes have of what was placed.
     loads: BTreeMap<NodeName, Load>,
     offered: usize,
+    open_here: usize,
 }
 
 /// The counts that a run contributes to.
@@ -74,6 +75,8 @@ struct Facts {
     /// The other node on which it is placed, and whether that has not accepted it.
     placed: Option<(NodeName, bool)>,
     is_offered: bool,
+    /// It is placed on this node, and not known to be accepted.
+    is_open_here: bool,
 }
 
 impl Facts {
@@ -100,6 +103,7 @@ impl Facts {
             trigger: active.record.trigger.as_ref().map(|trigger| (trigger.uuid, trigger.seq)),
             placed: is_elsewhere.then(|| (active.record.owner.node.clone(), is_open)),
             is_offered: active.is_offered(),
+            is_open_here: active.offer().is_some(),
         }
     }
 }
@@ -111,6 +115,7 @@ impl Index {
         self.starting += usize::from(facts.is_starting);
         self.held += usize::from(facts.is_held);
         self.offered += usize::from(facts.is_offered);
+        self.open_here += usize::from(facts.is_open_here);
         if let Some((node, is_open)) = facts.placed {
             let load = self.loads.entry(node).or_default();
             load.runs += 1;
@@ -136,6 +141,7 @@ impl Index {
         self.starting -= usize::from(facts.is_starting);
         self.held -= usize::from(facts.is_held);
         self.offered -= usize::from(facts.is_offered);
+        self.open_here -= usize::from(facts.is_open_here);
         if let Some((node, is_open)) = &facts.placed
             && let Some(load) = self.loads.get_mut(node)
         {
@@ -336,7 +342,7 @@ impl ActiveRuns {
         }
         if node == own {
             load.runs += self.own();
-            load.open += self.offered();
+            load.open += self.index.open_here + usize::from(self.uncounted().is_some_and(|facts| facts.is_open_here));
         }
         load
     }

@@ -213,8 +213,7 @@ impl Runs {
                 self.on_begun(cx, run);
                 self.take_up_news(cx, run);
                 if cx.leads() {
-                    let own = cx.node.clone();
-                    self.try_crowded(cx, &own, 1);
+                    self.on_accepted_here(cx);
                 }
             }
             // Nothing is started without a token that is larger than that of every earlier attempt.

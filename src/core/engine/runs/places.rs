@@ -100,6 +100,15 @@ pub(super) enum Share {
     Unknown,
 }
 
+/// Whether a node may accept what was placed there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Presence {
+    Open,
+    /// It is drained or shutting down, and refuses everything.
+    Closed,
+    Gone,
+}
+
 impl From<Share> for Choice {
     fn from(share: Share) -> Self {
         match share {
@@ -179,12 +188,13 @@ impl Places {
         }
     }
 
-    /// Takes the nodes that are alive. Returns those that are no longer, or not under the session that was known.
+    /// Takes the nodes that are alive. Returns those that are no longer, or not under the session that was known, or that
+    /// take nothing any more.
     pub fn on_members(&mut self, members: &[Member]) -> Vec<NodeName> {
         self.is_complete = true;
         let mut living: BTreeMap<&NodeName, LivingMember> =
             members.iter().filter_map(|member| Some((&member.node, LivingMember::of(member)?))).collect();
-        let mut gone = Vec::new();
+        let mut left = Vec::new();
         for (node, place) in &mut self.known {
             let now = living.remove(node);
             let is_same = place.member == now;
@@ -199,8 +209,10 @@ impl Places {
             // Whatever it is now, it is to be tried.
             (place.is_suspect, place.pause) = (false, None);
             let session = |member: &Option<LivingMember>| member.as_ref().map(|member| member.session.clone());
-            if session(&place.member) != session(&now) {
-                gone.push(node.clone());
+            let was_open = place.member.as_ref().is_some_and(|member| !member.is_closed());
+            let is_closed = now.as_ref().is_some_and(LivingMember::is_closed);
+            if session(&place.member) != session(&now) || was_open && is_closed {
+                left.push(node.clone());
             }
             place.member = now;
         }
@@ -208,7 +220,7 @@ impl Places {
             let place = KnownPlace { weight: 1, member: Some(member), ..KnownPlace::default() };
             self.known.insert(node.clone(), place);
         }
-        gone
+        left
     }
 
     /// The nodes that take the job.
@@ -299,10 +311,14 @@ impl Places {
         self.known.get(node).is_some_and(|place| place.takes(node, job))
     }
 
-    /// True if the node is alive, under this session, and takes what is placed there.
-    pub fn is_open(&self, owner: &Owner) -> bool {
-        let member = self.known.get(&owner.node).and_then(|place| place.member.as_ref());
-        member.is_some_and(|member| member.session == owner.session && !member.is_closed())
+    /// Whether the node may still accept what was placed there under this session.
+    pub fn presence(&self, owner: &Owner) -> Presence {
+        match self.known.get(&owner.node).and_then(|place| place.member.as_ref()) {
+            Some(member) if member.session != owner.session => Presence::Gone,
+            Some(member) if member.is_closed() => Presence::Closed,
+            Some(_) => Presence::Open,
+            None => Presence::Gone,
+        }
     }
 
     /// The nodes that a run of the job on every node is for: those with the labels that it asks for, also while they are

@@ -17,8 +17,9 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::active_run::{ActiveRun, PlacedAt, RunStep};
+use super::active_runs::ActiveRuns;
 use super::crowd::{Crowd, WaitsFor};
-use super::places::{Choice, Load};
+use super::places::{Choice, Load, Presence};
 use super::window::{self, Window};
 use super::{Runs, retry};
 use crate::clock::Uptime;
@@ -67,6 +68,8 @@ pub(super) struct Placing {
     unplaceable: BTreeMap<JobName, String>,
     /// All nodes are full, and something else is due that is to be placed.
     wants_room: bool,
+    /// What this node has accepted of late.
+    accepted_here: JustAccepted,
     /// When room was last looked for.
     room_asked: Option<Uptime>,
     /// The nodes whose open offers are being read.
@@ -84,12 +87,39 @@ struct Asked {
     last: Uptime,
 }
 
+/// How many attempts this node has accepted since it last looked for room on the others. Until it looks again they count as
+/// not accepted: else the leader, who knows of its own at once, would place most of a burst on itself.
+#[derive(Clone, Copy, Debug, Default)]
+struct JustAccepted {
+    until: Uptime,
+    count: usize,
+}
+
+/// What each node has.
+fn load_of<'r>(active: &'r ActiveRuns, cx: &'r Context, just_accepted_here: usize) -> impl Fn(&NodeName) -> Load + 'r {
+    move |node| {
+        let load = active.load_of(node, &cx.node);
+        Load { open: load.open + if *node == cx.node { just_accepted_here } else { 0 }, ..load }
+    }
+}
+
 impl Placing {
     /// The run waits for no node any more.
     pub fn forget(&mut self, run: &RunId) {
         self.unplaced.remove(run);
         self.reported.remove(run);
         self.crowd.remove(run);
+    }
+
+    /// True if some node was asked a moment ago what it has accepted, and this is not known yet.
+    fn is_asking(&self, now: Uptime) -> bool {
+        self.asked.values().any(|asked| now < asked.since + LOOK_FOR_ROOM_EVERY)
+    }
+
+    /// See [`JustAccepted`]. Nobody asks the others while nothing waits for room.
+    fn just_accepted_here(&self, now: Uptime) -> usize {
+        let JustAccepted { until, count } = self.accepted_here;
+        if now < until || self.looks_for_room() { count } else { 0 }
     }
 
     /// True if something waits for room.
@@ -108,12 +138,19 @@ impl Runs {
     }
 
     fn load_of<'r>(&'r self, cx: &'r Context) -> impl Fn(&NodeName) -> Load + 'r {
-        |node| self.active.load_of(node, &cx.node)
+        load_of(&self.active, cx, self.placing.just_accepted_here(cx.now.up))
     }
 
-    /// True if some node has room for one more attempt.
+    /// Handles that this node, as leader, has accepted an attempt.
+    pub(super) fn on_accepted_here(&mut self, cx: &mut Context) {
+        let count = self.placing.just_accepted_here(cx.now.up) + 1;
+        self.placing.accepted_here = JustAccepted { until: cx.now.up + LOOK_FOR_ROOM_EVERY, count };
+    }
+
+    /// True if some node has room for one more attempt. While nodes are asked for theirs nobody knows: what waits would all
+    /// go to the one whose answer arrives first.
     pub(super) fn has_any_room(&self, cx: &Context) -> bool {
-        self.places.have_room(self.load_of(cx))
+        !self.placing.is_asking(cx.now.up) && self.places.have_room(self.load_of(cx))
     }
 
     /// True once it is known where attempts can be placed, or it has taken too long to find out.
@@ -155,7 +192,7 @@ impl Runs {
         }
     }
 
-    /// Looks for room: something is due that is to be placed, and no node has any.
+    /// Looks for room: something is due that is to be placed, or soon will be, and no node that fits has any.
     pub fn want_room(&mut self) {
         self.placing.wants_room = true;
     }
@@ -174,8 +211,8 @@ impl Runs {
         if !self.knows_places(cx) {
             return Choice::Full;
         }
-        let Self { places, active, .. } = self;
-        places.choose(job, avoided, |node| active.load_of(node, &cx.node))
+        let Self { places, active, placing, .. } = self;
+        places.choose(job, avoided, load_of(active, cx, placing.just_accepted_here(cx.now.up)))
     }
 
     /// What the record of an attempt of the job says that is placed now. `its_time`: when its program may begin, if that is to
@@ -278,16 +315,24 @@ impl Runs {
         }
         let is_first = self.placing.room_asked.replace(cx.now.up).is_none();
         self.placing.wants_room = false;
+        self.placing.accepted_here = JustAccepted::default();
         if is_first && !self.places.are_complete() {
             // What waits to know the nodes cannot wait any longer.
             return self.try_unplaced(cx);
         }
         for (node, room) in self.places.rooms(self.load_of(cx)) {
-            match room {
-                0 if node != cx.node => self.ask_for_offers(cx, &node),
-                0 => {}
-                _ => self.try_crowded(cx, &node, room),
+            if room == 0 && node != cx.node {
+                self.ask_for_offers(cx, &node);
             }
+        }
+        self.use_room(cx);
+    }
+
+    /// Has tried again what fits where there is room, once it is known of all nodes.
+    fn use_room(&mut self, cx: &mut Context) {
+        if !self.placing.is_asking(cx.now.up) {
+            let rooms = self.places.rooms(self.load_of(cx));
+            rooms.into_iter().filter(|&(_, room)| room > 0).for_each(|(node, room)| self.try_crowded(cx, &node, room));
         }
     }
 
@@ -315,9 +360,6 @@ impl Runs {
         };
         let answered = self.active.iter().filter(|(run, active)| is_answered(run, active));
         let answered: Vec<RunId> = answered.map(|(run, _)| run.clone()).collect();
-        if answered.is_empty() {
-            return;
-        }
         for run in &answered {
             let Some(active) = self.active.get_mut(run) else { continue };
             let version = active.version;
@@ -332,7 +374,14 @@ impl Runs {
                 cx.ledger(request(run.clone()));
             }
         }
-        self.try_crowded(cx, node, answered.len());
+        self.use_room(cx);
+    }
+
+    /// Reads those of the runs that are placed: their nodes do not run them.
+    pub fn on_rung(&mut self, cx: &mut Context, rung: BTreeSet<RunId>) {
+        let is_placed = |run: &RunId| self.active.get(run).is_some_and(|active| active.is_placed());
+        let placed: Vec<RunId> = rung.into_iter().filter(|run| cx.leads() && is_placed(run)).collect();
+        placed.into_iter().for_each(|run| cx.ledger(Request::ReadRun(run)));
     }
 
     /// True if no node can take the run now.
@@ -412,14 +461,14 @@ impl Runs {
         }
     }
 
-    /// Takes the nodes that are alive. What is placed on one that is gone, and not accepted, is placed elsewhere.
+    /// Takes the nodes that are alive. What is placed on one that is gone or drained, and not accepted, is placed elsewhere.
     pub(super) fn on_living(&mut self, cx: &mut Context, members: &[Member]) {
         if !cx.leads() {
             return;
         }
-        let gone = self.places.on_members(members);
-        let is_there = |active: &ActiveRun| active.is_placed() && gone.contains(&active.record.owner.node);
-        let placed = self.active.iter().filter(|(_, active)| !gone.is_empty() && is_there(active));
+        let left = self.places.on_members(members);
+        let is_there = |active: &ActiveRun| active.is_placed() && left.contains(&active.record.owner.node);
+        let placed = self.active.iter().filter(|(_, active)| !left.is_empty() && is_there(active));
         let placed: Vec<RunId> = placed.map(|(run, _)| run.clone()).collect();
         placed.iter().for_each(|run| self.expect_answer(cx, run, cx.now.up));
         self.on_other_places(cx);
@@ -471,7 +520,8 @@ impl Runs {
         let Some(active) = self.active.get(run).filter(|active| active.commit.is_none()) else { return };
         let (owner, job) = (active.record.owner.clone(), cx.job(run.job()).cloned());
         let is_removed = active.has_no_offer();
-        let is_alive = self.places.is_open(&owner);
+        let presence = self.places.presence(&owner);
+        let is_alive = presence == Presence::Open;
         let awaits_locks = active.record.placement.as_ref().is_some_and(|placement| placement.awaits_locks);
         if !self.knows_places(cx) {
             return self.expect_answer(cx, run, cx.now.up + LOOK_FOR_ROOM_EVERY);
@@ -501,7 +551,11 @@ impl Runs {
         if is_alive && !awaits_locks && self.places.suspect(&owner.node) {
             cx.report(Report::Suspect { node: owner.node.clone() });
         }
-        let reason = if is_alive { "overdue" } else { "node-gone" };
+        let reason = match presence {
+            Presence::Open => "overdue",
+            Presence::Closed => "node-drained",
+            Presence::Gone => "node-gone",
+        };
         self.move_on(cx, run, job.as_ref(), reason);
     }
 

@@ -375,7 +375,7 @@ fn a_node_whose_clock_is_ahead_is_left_alone_for_a_while_if_everything_is_late_t
 
 #[test]
 fn a_job_whose_processes_die_before_their_program_keeps_no_other_job_from_a_node() {
-    let bad = Job { overlap: Overlap::Allow, ..any("bad") };
+    let bad = Job { overlap: Overlap::Allow, misfire_window: Some(300 * SECOND), ..any("bad") };
     let mut cluster = Cluster::led(3, "10:00:00", vec![bad, any("good")]);
     (0..3).for_each(|node| cluster.node(node).deadly = Some(JobName::parse("bad").unwrap()));
     for _ in 0..30 {
@@ -383,7 +383,6 @@ fn a_job_whose_processes_die_before_their_program_keeps_no_other_job_from_a_node
         (0..3).for_each(|node| while cluster.end_one(node, Exit::Code(0)) {});
     }
     assert_eq!(cluster.started_on("good").len(), 30, "{:?}", cluster.skipped());
-    assert_eq!(counts(&cluster).len(), 3, "on every node: {:?}", counts(&cluster));
     let bad: Vec<u32> = cluster.ledger.running.values().map(|(record, _)| record.attempt).collect();
     // At once elsewhere, and after 1, 2, 4, 8, ... seconds.
     assert!(bad.iter().all(|attempts| (1..=8).contains(attempts)) && bad.iter().max() >= Some(&6), "{bad:?}");
@@ -574,6 +573,53 @@ fn a_node_that_was_just_drained_refuses_what_was_placed_there_before() {
     assert_eq!(cluster.started_on("a"), Vec::<String>::new());
     let refused = |report: &Report| matches!(report, Report::Refused { reason: RefusalReason::Drained, .. });
     assert_eq!(cluster.node(1).reports.iter().filter(|report| refused(report)).count(), 1);
+}
+
+/// How long after 10:00:01 the first program begins.
+fn lateness_of_the_first(cluster: &mut Cluster) -> Duration {
+    while cluster.started.is_empty() {
+        cluster.run_for(5 * MS);
+    }
+    cluster.now.wall.duration_since(at("10:00:01")).unsigned_abs()
+}
+
+#[test]
+fn what_a_node_has_refused_or_could_not_start_is_placed_elsewhere_at_once() {
+    for is_drained in [true, false] {
+        let mut cluster = Cluster::led(3, "10:00:00", vec![on(&["!node=host-a"], once("a"))]);
+        while cluster.ledger.offers.is_empty() {
+            cluster.run_for(5 * MS);
+        }
+        let (record, _) = cluster.ledger.running.values().next().unwrap();
+        let placed_on = (1..3).find(|&index| name(index) == record.owner.node).unwrap();
+        if is_drained {
+            let drain = Drain { by: "alice".into(), at: at("10:00:00"), reason: None };
+            let wanted = NodeControl { drained: Some(drain), ..NodeControl::default() };
+            cluster.handle(placed_on, Event::Election(election::Event::Wanted(wanted)));
+        } else {
+            cluster.node(placed_on).has_no_means = true;
+        }
+        let late = lateness_of_the_first(&mut cluster);
+        assert_eq!(cluster.started_on("a"), [name(3 - placed_on).as_str()], "drained: {is_drained}");
+        assert!(late <= 30 * MS, "drained: {is_drained}, {late:?}");
+    }
+}
+
+#[test]
+fn what_is_placed_on_a_node_is_moved_at_once_when_that_is_drained_and_answers_nothing() {
+    let mut cluster = Cluster::led(3, "10:00:00", vec![on(&["!node=host-a"], once("a"))]);
+    while cluster.ledger.offers.is_empty() {
+        cluster.run_for(5 * MS);
+    }
+    let (record, _) = cluster.ledger.running.values().next().unwrap();
+    let placed_on = (1..3).find(|&index| name(index) == record.owner.node).unwrap();
+    let drain = Drain { by: "alice".into(), at: at("10:00:00"), reason: None };
+    let wanted = NodeControl { drained: Some(drain), ..NodeControl::default() };
+    cluster.handle(placed_on, Event::Election(election::Event::Wanted(wanted)));
+    cluster.node(placed_on).is_frozen = true;
+    cluster.tell_members();
+    assert!(lateness_of_the_first(&mut cluster) <= 30 * MS);
+    assert_eq!(cluster.started_on("a"), [name(3 - placed_on).as_str()]);
 }
 
 #[test]

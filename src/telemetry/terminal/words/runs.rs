@@ -94,6 +94,7 @@ fn moved(f: &Facts<'_>) -> String {
     let why = match f.text("reason") {
         Some("overdue") => "did not accept it in time",
         Some("node-gone") => "is gone",
+        Some("node-drained") => "is drained or shutting down",
         Some("offer-removed") => "never saw it: its offer was deleted",
         _ => "did not accept it",
     };

@@ -465,7 +465,9 @@ impl Cluster {
 
     fn tell_leader(&mut self, run: &RunId) {
         let leader = (0..self.nodes.len()).find(|&index| self.ledger.leader == Some(name(index)));
-        if let Some(leader) = leader {
+        if let Some(leader) = leader.filter(|&leader| !self.nodes[leader].watched.contains(run)) {
+            self.handle(leader, Event::Ledger(ledger::Event::Rung([run.clone()].into())));
+        } else if let Some(leader) = leader {
             let found = self.ledger.running.get(run).cloned();
             self.handle(leader, Event::Ledger(ledger::Event::Run(run.clone(), found)));
         }
