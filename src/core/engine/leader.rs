@@ -385,7 +385,8 @@ impl Leader {
             return self.book.defer(name);
         }
         if let Some(job) = cx.job(name).filter(|job| cx.places(job) && !runs.has_place(cx, job)) {
-            return runs.await_room_for(cx, job);
+            let since = self.book.get(name).map_or(cx.due, |timeline| timeline.cursor);
+            return runs.await_room_for(cx, job, since);
         }
         // Whoever has a job recounted wants its occurrences run, whatever is lost.
         if runs.lost_until().is_some()
@@ -474,7 +475,7 @@ impl Leader {
             let (Some(job), Some(&at)) = (timeline.job.clone(), timeline.backlog.front()) else { return };
             if !runs.may_begin_job(cx, &job) {
                 return match cx.places(&job) {
-                    true => runs.await_room_for(cx, &job),
+                    true => runs.await_room_for(cx, &job, at),
                     false => self.book.queue_backlog_check(name),
                 };
             }

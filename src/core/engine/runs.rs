@@ -301,8 +301,7 @@ impl Runs {
         let (state, owner, no_node_since) = match is_placed && !must_wait {
             true => match self.choose(cx, job, None) {
                 Choice::On(owner) => (RunState::Placed, owner, None),
-                Choice::Full => (RunState::Queued, own, None),
-                Choice::Nobody => (RunState::Queued, own, Some(its_time.unwrap_or(cx.due))),
+                Choice::Full | Choice::Nobody => (RunState::Queued, own, Some(its_time.unwrap_or(cx.due))),
             },
             false if must_wait => (RunState::Queued, own, None),
             false => (RunState::Running, own, None),

@@ -31,6 +31,10 @@ pub struct Placement {
     /// Its node could start no process for it, which was not the job's fault.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub failed_start: bool,
+    /// How many attempts were not started for a reason that may hold on every node: their process died before its program,
+    /// or it was too late by their node's clock. From the second on the run pauses before it is placed again.
+    #[serde(default, skip_serializing_if = "has_none")]
+    pub setbacks: u32,
     /// The last refusal of the run by a node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refused: Option<Refusal>,
@@ -46,6 +50,7 @@ impl Placement {
             awaits_locks: false,
             token: None,
             failed_start: false,
+            setbacks: 0,
             refused: None,
         }
     }
@@ -53,6 +58,10 @@ impl Placement {
 
 fn is_zero(number: &u64) -> bool {
     *number == 0
+}
+
+fn has_none(count: &u32) -> bool {
+    *count == 0
 }
 
 /// A node's answer that it does not run an attempt.

@@ -160,6 +160,8 @@ impl<C: Session, K: Clock> Election<C, K> {
                 self.link.connect();
                 let has_entries = self.membership.is_present() || self.candidacy.candidate().is_some();
                 self.step.set_due(Task::Verify, has_entries);
+                // The servers may have lost what it was last set to.
+                self.step.set_due(Task::Publish, self.membership.is_present());
                 self.step.reset_retry();
                 self.membership.stop_waiting_for_name();
                 self.act(Act::ReadLastsAgain);

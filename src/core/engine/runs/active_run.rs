@@ -482,6 +482,13 @@ impl ActiveRun {
         is_waiting
     }
 
+    /// Takes its record as just read. A kill that is requested here, and not written yet, stays requested.
+    pub fn read(&mut self, record: RunRecord, version: Version) {
+        let request = self.record.kill.take();
+        (self.record, self.version) = (record, version);
+        self.record.kill = self.record.kill.take().or(request);
+    }
+
     /// True while this node has been offered it and has not answered.
     pub fn is_offered(&self) -> bool {
         matches!(self.phase(), Some(Phase::Offered(_)))

@@ -43,14 +43,16 @@ impl<T: Ord + Clone> Crowd<T> {
         }
     }
 
-    pub fn remove(&mut self, item: &T) {
-        let Some((waits_for, since)) = self.known.remove(item) else { return };
+    /// Returns true if it was here.
+    pub fn remove(&mut self, item: &T) -> bool {
+        let Some((waits_for, since)) = self.known.remove(item) else { return false };
         if let Some(items) = self.waiting.get_mut(&waits_for) {
             items.remove(&(since, item.clone()));
             if items.is_empty() {
                 self.waiting.remove(&waits_for);
             }
         }
+        true
     }
 
     /// True if something waits for room, and not only for the list of nodes.
@@ -78,7 +80,7 @@ impl<T: Ord + Clone> Crowd<T> {
                 WaitsFor::Node(_) | WaitsFor::Any(_) | WaitsFor::Nodes => {}
             }
         }
-        taken.iter().for_each(|item| self.remove(item));
+        taken.iter().for_each(|item| _ = self.remove(item));
         taken
     }
 

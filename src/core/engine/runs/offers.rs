@@ -13,8 +13,9 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::active_run::{ActiveRun, ActiveRunState, LocalRun, News, Offer, Phase, Release, RunStep};
+use super::ending::pause_after;
 use super::{Runs, window};
-use crate::clock::Uptime;
+use crate::clock::{Uptime, later};
 use crate::engine::commits::Purpose;
 use crate::engine::context::Context;
 use crate::engine::report::Report;
@@ -50,7 +51,7 @@ impl Runs {
             Some(active) if version < active.version => {}
             Some(active) if active.commit.is_some() => active.note_news(News::Changed(Some((record, version)))),
             Some(active) if active.is_offered() => {
-                (active.record, active.version) = (record, version);
+                active.read(record, version);
                 self.consider(cx, &run);
             }
             Some(_) => self.on_read(cx, &run, Some((record, version))),
@@ -184,7 +185,13 @@ impl Runs {
         }
         if let Some(active) = self.active.get_mut(run) {
             active.record.retry_at = its_time;
+            let placed_at = active.record.begun_at;
             if let Some(placement) = &mut active.record.placement {
+                if reason == RefusalReason::Late {
+                    placement.setbacks += 1;
+                    // By the leader's clock: this one may be wrong.
+                    active.record.retry_at = its_time.max(Some(later(placed_at, pause_after(placement.setbacks))));
+                }
                 placement.refused =
                     Some(Refusal { node: cx.node.clone(), reason, digest: Some(cx.jobs.digest.clone()) });
             }
@@ -232,7 +239,7 @@ impl Runs {
         let Some(active) = self.active.get_mut(run) else { return };
         match found {
             Some((record, version)) if is_for(cx, &record) && active.is_offered() => {
-                (active.record, active.version) = (record, version);
+                active.read(record, version);
                 self.apply_kill(cx, run);
                 self.consider(cx, run);
             }

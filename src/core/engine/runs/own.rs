@@ -368,7 +368,14 @@ impl Runs {
             _ => None,
         };
         let pauses = reason.is_none() && self.time_to_come(cx, run).is_none();
-        let pause = if pauses { pause_after(active.record.unstarted_attempts()) } else { Duration::ZERO };
+        let setbacks = self.active.get_mut(run).map_or(0, |active| match &mut active.record.placement {
+            Some(placement) => {
+                placement.setbacks += u32::from(reason.is_none());
+                placement.setbacks
+            }
+            None => active.record.unstarted_attempts(),
+        });
+        let pause = if pauses { pause_after(setbacks) } else { Duration::ZERO };
         self.release_unstarted(cx, run, reason, pause);
     }
 
@@ -460,6 +467,8 @@ impl Runs {
                     self.commit_next(cx, run)
                 }
                 self.tie_to_lease(cx, run);
+                // It may have been requested while the write was on its way.
+                self.apply_kill(cx, run);
                 self.take_up_news(cx, run);
             }
             Commit::Superseded | Commit::Fenced => cx.ledger(Request::ReadRun(run.clone())),

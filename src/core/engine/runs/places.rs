@@ -301,9 +301,10 @@ impl Places {
         living.map(|(node, _)| (node.clone(), MOST_OPEN.saturating_sub(load_of(node).open))).collect()
     }
 
-    /// True if the node is what a job asks for.
+    /// True if the node is what a job asks for, and something may be spread to it.
     pub fn meets(&self, node: &NodeName, run_where: &RunWhere) -> bool {
-        self.known.get(node).is_some_and(|place| run_where.is_met_by(node, &place.labels))
+        let place = self.known.get(node).filter(|place| place.takes_something() && place.weight > 0);
+        place.is_some_and(|place| run_where.is_met_by(node, &place.labels))
     }
 
     /// True if an attempt of the job may be placed on the node.
@@ -365,27 +366,34 @@ impl Places {
         self.known.get_mut(node).is_some_and(|place| !std::mem::replace(&mut place.is_suspect, true))
     }
 
-    /// The node has refused an attempt of the job. What it refuses for what it is, it refuses until it changes.
-    pub fn note_refusal(&mut self, refusal: &Refusal, job: &JobName, now: Uptime) {
+    /// The node has refused an attempt of the job. What it refuses for what it is, it refuses until it changes. Returns true if
+    /// it takes nothing from now on, and did before.
+    pub fn note_refusal(&mut self, refusal: &Refusal, job: &JobName, now: Uptime) -> bool {
         let Refusal { node, reason, digest } = refusal;
         self.note_answer(node);
-        let Some(place) = self.known.get_mut(node) else { return };
+        let Some(place) = self.known.get_mut(node) else { return false };
+        let took = place.takes_something();
         match reason {
             RefusalReason::NotDefined | RefusalReason::Definition | RefusalReason::Labels => {
                 place.refused.insert(job.clone(), Refused { reason: *reason, digest: digest.clone() });
             }
-            // Nothing shows when it is right again. What is late there is not late here, or it would not be placed again.
-            RefusalReason::Clock | RefusalReason::Late => place.pause(now, "has a wrong clock"),
+            // Nothing shows when it is right again.
+            RefusalReason::Clock => place.pause(now, "has a wrong clock"),
             RefusalReason::Other => place.pause(now, "refuses it"),
             RefusalReason::Drained => place.member.iter_mut().for_each(|member| member.is_drained = true),
             RefusalReason::Ending => place.member.iter_mut().for_each(|member| member.is_ending = true),
-            RefusalReason::Locked => {}
+            RefusalReason::Locked | RefusalReason::Late => {}
         }
+        took && !place.takes_something()
     }
 
-    /// The node could start no process of an attempt, which was not the job's fault.
-    pub fn note_failed_start(&mut self, node: &NodeName, now: Uptime) {
-        self.known.get_mut(node).into_iter().for_each(|place| place.pause(now, "could start no process lately"));
+    /// The node could start no process of an attempt, which was not the job's fault. Returns true if it takes nothing from now
+    /// on, and did before.
+    pub fn note_failed_start(&mut self, node: &NodeName, now: Uptime) -> bool {
+        let Some(place) = self.known.get_mut(node) else { return false };
+        let took = place.takes_something();
+        place.pause(now, "could start no process lately");
+        took && !place.takes_something()
     }
 
     /// When the next pause of a node ends.
@@ -427,10 +435,14 @@ impl KnownPlace {
         job.run_where.is_met_by(node, &self.labels)
     }
 
+    /// True if anything may be placed there.
+    fn takes_something(&self) -> bool {
+        self.member.as_ref().is_some_and(|member| !member.is_closed()) && self.current_pause().is_none()
+    }
+
     /// True if an attempt of the job may be placed there.
     fn takes(&self, node: &NodeName, job: &Job) -> bool {
-        let is_open = self.member.as_ref().is_some_and(|member| !member.is_closed());
-        is_open && self.weight > 0 && self.fits(node, job) && self.is_willing(job)
+        self.takes_something() && self.weight > 0 && self.fits(node, job) && self.is_willing(job)
     }
 
     /// False while the node would refuse the job, or could not run it.

@@ -177,11 +177,17 @@ impl Runs {
     pub(super) fn await_room(&mut self, cx: &Context, run: &RunId, job: &Job) {
         let waits_for = self.waits_for(cx, job, run.node());
         self.placing.crowd.insert(run, run.scheduled_at(), waits_for);
+        let counts = |active: &&ActiveRun| active.never_started() || active.record.no_node_since.is_some();
+        if let Some(active) = self.active.get(run).filter(counts) {
+            self.agenda.retries.insert((window::over_from(cx, job, &active.record), run.clone()));
+        }
     }
 
     /// Keeps a due job until there is room for an attempt of it: [`Fact::RoomFound`].
-    pub fn await_room_for(&mut self, cx: &Context, job: &Job) {
-        self.placing.crowd_of_jobs.insert(&job.name, cx.due, self.waits_for(cx, job, None));
+    ///
+    /// `since`: up to when its occurrences are decided on; who is behind most gets room first.
+    pub fn await_room_for(&mut self, cx: &Context, job: &Job, since: Timestamp) {
+        self.placing.crowd_of_jobs.insert(&job.name, since, self.waits_for(cx, job, None));
     }
 
     fn waits_for(&self, cx: &Context, job: &Job, node: Option<&NodeName>) -> WaitsFor {
@@ -584,7 +590,8 @@ impl Runs {
         let (Some(token), nonce) = (cx.token(), cx.nonce()) else { return };
         let Some(active) = self.active.get(run) else { return };
         let its_time = self.time_to_come(cx, run);
-        let placement = Some(Self::placement(cx, job, its_time));
+        let setbacks = active.record.placement.as_ref().map_or(0, |placement| placement.setbacks);
+        let placement = Some(Box::new(Placement { setbacks, ..*Self::placement(cx, job, its_time) }));
         let lost = self.lost_end(cx, &active.record);
         let record = retry::next_attempt(cx, active, &lost, job, retry::Attempt { owner, token, nonce, placement });
         if self.step(cx, run, RunStep::Place) {
@@ -719,23 +726,33 @@ impl Runs {
             // What it refused of an earlier definition says nothing about this one.
             (Some(refused), RunState::Unstarted)
                 if refused.node == record.owner.node
-                    && (refused.reason != RefusalReason::Late || matches!(window::of(cx, record), Window::Open))
                     && cx.job(&record.job).is_some_and(|job| job.execution_digest() == placement.definition) =>
             {
-                self.places.note_refusal(refused, &record.job, cx.now.up);
-                self.note_unplaceable(cx, &record.job);
+                let takes_nothing = self.places.note_refusal(refused, &record.job, cx.now.up);
+                self.on_less_taken(cx, &record.job, takes_nothing);
             }
             (None, RunState::Unstarted) if placement.failed_start => {
-                self.places.note_failed_start(&record.owner.node, cx.now.up);
-                self.note_unplaceable(cx, &record.job);
+                let takes_nothing = self.places.note_failed_start(&record.owner.node, cx.now.up);
+                self.on_less_taken(cx, &record.job, takes_nothing);
             }
             (_, RunState::Running) => self.places.note_answer(&record.owner.node),
             _ => {}
         }
     }
 
-    /// A node has refused a run of the job, or cannot run it: it may have been the last one that could take it.
-    fn note_unplaceable(&mut self, cx: &mut Context, job: &JobName) {
+    /// A node has refused a run of the job, or cannot run it: it may have been the last one that could take it, for whose
+    /// room something waits. `takes_nothing`: nor does it take anything else from now on.
+    fn on_less_taken(&mut self, cx: &mut Context, job: &JobName, takes_nothing: bool) {
+        if takes_nothing {
+            self.try_unplaced(cx);
+        } else if cx.job(job).is_some_and(|job| self.places.has_nobody(job)) {
+            let runs: Vec<RunId> = self.active.of_job(job).map(|(run, _)| run.clone()).collect();
+            let crowded: Vec<RunId> = runs.into_iter().filter(|run| self.placing.crowd.remove(run)).collect();
+            self.check_now(cx, crowded);
+            if self.placing.crowd_of_jobs.remove(job) {
+                cx.facts.push_back(Fact::RoomFound(vec![job.clone()]));
+            }
+        }
         for (job, why) in self.places.unplaceable(cx.job(job).map(Arc::as_ref).into_iter()) {
             if self.placing.unplaceable.insert(job.clone(), why.clone()).is_none() {
                 cx.report(Report::Unplaceable { job, why });

@@ -241,8 +241,8 @@ impl Runs {
             Share::Now(owner) if !has_rivals && job.concurrency_group.is_none() => {
                 Verdict::Run(RunState::Placed, owner)
             }
-            Share::Now(_) | Share::Full => queued,
-            Share::Away => Verdict::Await,
+            Share::Now(_) => queued,
+            Share::Full | Share::Away => Verdict::Await,
         }
     }
 

@@ -531,8 +531,8 @@ impl Runs {
         let retry_at = match is_placed {
             // It goes to another node meanwhile; but not from one to the next if it fails everywhere.
             true => {
-                let is_first = active.record.unstarted_attempts() <= 1;
-                active.record.retry_at.filter(|_| !is_first || self.is_only_place(cx, active))
+                let setbacks = active.record.placement.as_ref().map_or(0, |placement| placement.setbacks);
+                active.record.retry_at.filter(|_| setbacks > 1 || self.is_only_place(cx, active))
             }
             false => retry::retry_at(&active.record, &cx.node),
         };

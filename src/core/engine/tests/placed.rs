@@ -373,6 +373,120 @@ fn a_node_whose_clock_is_ahead_is_left_alone_for_a_while_if_everything_is_late_t
     assert_eq!(cluster.started_on("a"), ["host-b"]);
 }
 
+/// Jobs that are due once at 10:00:01, as many as a node may have open, all for this one.
+fn enough_for(node: &str, count: usize) -> Vec<Job> {
+    (0..count).map(|number| on(&[node], once(&format!("f{number:03}")))).collect()
+}
+
+fn due_with_window(name: &str, node: &str) -> Job {
+    Job { misfire_window: Some(20 * SECOND), ..on(&[node], once(name)) }
+}
+
+#[test]
+fn what_waits_for_room_on_a_node_that_refuses_it_is_seen_and_skipped_in_the_end() {
+    let x = Job { overlap: Overlap::Allow, misfire_window: Some(10 * SECOND), ..on(&["node=host-b"], any("a")) };
+    let fill = enough_for("node=host-b", 127);
+    let mut cluster = Cluster::led(2, "10:00:00", [vec![x.clone()], fill.clone()].concat());
+    cluster.become_node(1, [vec![Job { umask: 0o077, ..x }], fill].concat(), &[], 1);
+    cluster.node(1).is_frozen = true;
+    cluster.run_for(3 * SECOND);
+    assert_eq!(cluster.ledger.offers.len(), 128, "the next occurrences wait for room");
+    cluster.node(1).is_frozen = false;
+    cluster.offer(1);
+    cluster.run_for(60 * SECOND);
+    let recorded = cluster.recorded(&JobName::parse("a").unwrap());
+    let until = cluster.now.wall.as_second();
+    let missing = (at("10:00:01").as_second()..until)
+        .find(|&second| recorded.get(&jiff::Timestamp::from_second(second).unwrap()) != Some(&1));
+    assert_eq!(missing, None);
+    assert!(cluster.skipped().contains(&"a no-node".to_owned()), "{:?}", cluster.skipped());
+}
+
+#[test]
+fn a_job_that_is_late_by_the_file_of_a_node_keeps_no_other_job_from_it() {
+    let a = Job { misfire_window: Some(300 * SECOND), ..on(&["node=host-b"], once("a")) };
+    let c = Job { overlap: Overlap::Allow, ..on(&["node=host-b"], any("c")) };
+    let mut cluster = Cluster::led(2, "10:00:00", vec![a.clone(), c.clone()]);
+    cluster.become_node(1, vec![Job { misfire_window: Some(2 * SECOND), ..a }, c], &[], 1);
+    cluster.node(1).is_frozen = true;
+    cluster.run_for(4 * SECOND);
+    cluster.node(1).is_frozen = false;
+    cluster.offer(1);
+    for _ in 0..60 {
+        cluster.run_for(SECOND);
+        while cluster.end_one(1, Exit::Code(0)) {}
+    }
+    assert_eq!(cluster.started_on("c").len(), 64);
+    let (record, _) = cluster.ledger.running.values().find(|(record, _)| record.job.as_str() == "a").unwrap();
+    assert!((5..=8).contains(&record.attempt), "it is placed again after pauses: {record:?}");
+}
+
+#[test]
+fn what_some_nodes_cannot_start_or_refuse_begins_at_once_on_one_that_can() {
+    let job = Job { misfire: crate::job::Misfire::Skip, ..on(&["!node=host-a"], once("a")) };
+    let mut cluster = Cluster::led(5, "10:00:00", vec![job.clone()]);
+    (1..4).for_each(|node| cluster.node(node).has_no_means = true);
+    assert!(lateness_of_the_first(&mut cluster) <= 100 * MS);
+    assert_eq!(cluster.started_on("a"), ["host-e"]);
+    // Three refuse it, and a process dies.
+    let mut cluster = Cluster::led(6, "10:00:00", vec![job]);
+    let drain = Drain { by: "alice".into(), at: at("10:00:00"), reason: None };
+    for node in 1..4 {
+        let wanted = NodeControl { drained: Some(drain.clone()), ..NodeControl::default() };
+        cluster.handle(node, Event::Election(election::Event::Wanted(wanted)));
+    }
+    cluster.node(4).deadly = Some(JobName::parse("a").unwrap());
+    assert!(lateness_of_the_first(&mut cluster) <= 100 * MS);
+    assert_eq!(cluster.started_on("a"), ["host-f"]);
+}
+
+#[test]
+fn the_window_of_what_waits_for_room_counts() {
+    let fill = enough_for("node=host-c", 128);
+    let mut cluster = Cluster::led(3, "10:00:00", [fill, vec![due_with_window("a", "!node=host-a")]].concat());
+    (cluster.node(1).is_frozen, cluster.node(2).is_frozen) = (true, true);
+    cluster.run_for(3 * SECOND);
+    // The other node that fits is full.
+    cluster.lose(1);
+    cluster.run_for(30 * SECOND);
+    assert_eq!(cluster.skipped(), ["a missed"]);
+    // The same of a node's share.
+    let share = Job { run_on: RunOn::Every, ..due_with_window("z", "node=host-b") };
+    let mut cluster = Cluster::led(2, "10:00:00", [enough_for("node=host-b", 128), vec![share]].concat());
+    cluster.node(1).is_frozen = true;
+    cluster.run_for(40 * SECOND);
+    assert_eq!(cluster.skipped(), ["z@host-b no-node"]);
+}
+
+#[test]
+fn a_run_is_replaced_also_while_it_is_written_that_it_waits_for_its_locks() {
+    let lock = vec![crate::lock::LockPath::parse("/locks/orders").unwrap()];
+    let twice = Job { run_on: RunOn::Any, ..job("a", "1,2 0 10 * * *") };
+    let replace = Job { overlap: Overlap::Replace, on_lease_end: OnLeaseEnd::Kill, lock, ..twice };
+    let jobs = vec![Job { misfire_window: Some(600 * SECOND), ..on(&["node=host-a"], replace) }];
+    let mut cluster = Cluster::led(2, "10:00:00", jobs);
+    let is_note = |request: &ledger::Request| {
+        matches!(request, ledger::Request::Commit { change: Change::ChangeOwner { .. }, .. })
+    };
+    while !cluster.node(0).requests.iter().any(is_note) {
+        cluster.pass(5 * MS);
+        if !cluster.node(0).requests.iter().any(is_note) {
+            cluster.settle();
+        }
+    }
+    // Everything else is answered until the next occurrence is due and has been queued.
+    while cluster.now.wall < at("10:00:02") + 100 * MS {
+        cluster.pass(5 * MS);
+        while let Some(other) = cluster.node(0).requests.iter().position(|request| !is_note(request)) {
+            cluster.node(0).requests.rotate_left(other);
+            cluster.answer_one(0);
+        }
+    }
+    cluster.run_for(2 * SECOND);
+    let left: Vec<String> = cluster.ledger.running.keys().map(|run| run.to_string()).collect();
+    assert_eq!(left, ["a.20261120T100002Z"]);
+}
+
 #[test]
 fn a_job_whose_processes_die_before_their_program_keeps_no_other_job_from_a_node() {
     let bad = Job { overlap: Overlap::Allow, misfire_window: Some(300 * SECOND), ..any("bad") };
