@@ -32,8 +32,6 @@ pub(super) struct Book {
     /// In boxes, because they are large, and the nodes of a map are half empty.
     timelines: BTreeMap<JobName, Box<Timeline>>,
     agendas: Agendas,
-    /// Jobs whose backlog must be checked, by its oldest occurrence.
-    backlogs: BTreeSet<(Timestamp, JobName)>,
     /// Records of jobs that this node's file does not define. They are not changed, because another node's file may
     /// define them.
     pub undefined: BTreeMap<JobName, JobEntry>,
@@ -50,18 +48,36 @@ pub(super) struct Book {
 #[derive(Debug, Default)]
 struct Agendas {
     /// Of those that the leader begins itself.
-    own: Agenda,
+    own: Pending,
     /// Of those whose attempts are placed.
-    placed: Agenda,
+    placed: Pending,
+}
+
+/// What is to be decided on.
+#[derive(Debug, Default)]
+struct Pending {
+    agenda: Agenda,
+    /// Jobs whose backlog must be checked, by its oldest occurrence.
+    backlogs: BTreeSet<(Timestamp, JobName)>,
 }
 
 impl Agendas {
     fn of(&self, is_placed: bool) -> &Agenda {
-        if is_placed { &self.placed } else { &self.own }
+        if is_placed { &self.placed.agenda } else { &self.own.agenda }
     }
 
     fn of_mut(&mut self, is_placed: bool) -> &mut Agenda {
+        &mut self.pending(is_placed).agenda
+    }
+
+    fn pending(&mut self, is_placed: bool) -> &mut Pending {
         if is_placed { &mut self.placed } else { &mut self.own }
+    }
+}
+
+impl Pending {
+    fn first_at(&self) -> Option<Timestamp> {
+        self.agenda.first_at().into_iter().chain(self.backlogs.first().map(|&(at, _)| at)).min()
     }
 }
 
@@ -99,23 +115,24 @@ impl Book {
 
     /// When the next occurrence is due of the jobs for which there is room.
     pub fn next_at(&self, room: Room) -> Option<Timestamp> {
-        let own = self.agendas.own.first_at().into_iter().chain(self.backlogs.first().map(|&(at, _)| at));
+        let own = self.agendas.own.first_at().filter(|_| room.own);
         let placed = self.agendas.placed.first_at().filter(|_| room.placed);
-        own.filter(|_| room.own).chain(placed).min()
+        own.into_iter().chain(placed).min()
     }
 
     /// Takes the oldest due entry of the jobs for which there is room.
     pub fn pop_due(&mut self, now: Timestamp, room: Room) -> Option<Due> {
         let at = self.next_at(room).filter(|&at| at <= now)?;
-        if room.own && self.backlogs.first().is_some_and(|&(first, _)| first == at) {
-            let (_, name) = self.backlogs.pop_first()?;
+        let is_placed = room.placed && self.agendas.placed.first_at() == Some(at);
+        let pending = self.agendas.pending(is_placed);
+        if pending.backlogs.first().is_some_and(|&(first, _)| first == at) {
+            let (_, name) = pending.backlogs.pop_first()?;
             if let Some(timeline) = self.timelines.get_mut(&name) {
                 timeline.check_at = None;
             }
             return Some(Due::Backlog(name));
         }
-        let is_placed = room.placed && self.agendas.placed.first_at() == Some(at);
-        let name = self.agendas.of_mut(is_placed).pop_first()?;
+        let name = pending.agenda.pop_first()?;
         self.taken(&name);
         Some(Due::Job(name))
     }
@@ -148,8 +165,12 @@ impl Book {
         if let Some(old) = timeline.next.take() {
             self.agendas.of_mut(timeline.is_placed).remove(old, name);
         }
+        if let Some(old) = timeline.check_at.take() {
+            self.agendas.pending(timeline.is_placed).backlogs.remove(&(old, name.clone()));
+        }
         timeline.is_placed = is_placed;
         self.schedule(name);
+        self.queue_backlog_check(name);
     }
 
     /// Schedules a job that must not be decided on before its time.
@@ -167,11 +188,12 @@ impl Book {
         let Some(timeline) = self.timelines.get_mut(name) else { return };
         let at = timeline.backlog.front().copied();
         if at != timeline.check_at {
+            let backlogs = &mut self.agendas.pending(timeline.is_placed).backlogs;
             if let Some(old) = timeline.check_at {
-                self.backlogs.remove(&(old, name.clone()));
+                backlogs.remove(&(old, name.clone()));
             }
             if let Some(new) = at {
-                self.backlogs.insert((new, name.clone()));
+                backlogs.insert((new, name.clone()));
             }
             timeline.check_at = at;
         }

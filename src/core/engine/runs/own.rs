@@ -468,7 +468,9 @@ impl Runs {
                 }
                 self.tie_to_lease(cx, run);
                 // It may have been requested while the write was on its way.
-                self.apply_kill(cx, run);
+                if self.active.get(run).is_some_and(|active| active.commit.is_none()) {
+                    self.apply_kill(cx, run);
+                }
                 self.take_up_news(cx, run);
             }
             Commit::Superseded | Commit::Fenced => cx.ledger(Request::ReadRun(run.clone())),

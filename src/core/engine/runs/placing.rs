@@ -116,6 +116,13 @@ impl Placing {
         self.asked.values().any(|asked| now < asked.since + LOOK_FOR_ROOM_EVERY)
     }
 
+    /// When it no longer matters that some node is asked, or what this node has accepted of late.
+    fn room_known_at(&self, now: Uptime) -> Option<Uptime> {
+        let asked = self.asked.values().map(|asked| asked.since + LOOK_FOR_ROOM_EVERY);
+        let accepted = (self.accepted_here.count > 0).then_some(self.accepted_here.until);
+        asked.chain(accepted).filter(|&at| at > now).min()
+    }
+
     /// See [`JustAccepted`]. Nobody asks the others while nothing waits for room.
     fn just_accepted_here(&self, now: Uptime) -> usize {
         let JustAccepted { until, count } = self.accepted_here;
@@ -174,11 +181,20 @@ impl Runs {
     }
 
     /// Keeps a run until there is room for it.
-    pub(super) fn await_room(&mut self, cx: &Context, run: &RunId, job: &Job) {
+    pub(super) fn await_room(&mut self, cx: &mut Context, run: &RunId, job: &Job) {
         let waits_for = self.waits_for(cx, job, run.node());
+        let waits_for_nodes = waits_for == WaitsFor::Nodes || !self.knows_places(cx);
         self.placing.crowd.insert(run, run.scheduled_at(), waits_for);
-        let counts = |active: &&ActiveRun| active.never_started() || active.record.no_node_since.is_some();
-        if let Some(active) = self.active.get(run).filter(counts) {
+        self.placing.unplaced.remove(run);
+        let Some(active) = self.active.get(run).filter(|active| active.awaits_first_start() && !waits_for_nodes) else {
+            return;
+        };
+        if active.is_queued() && active.record.no_node_since.is_none() {
+            if !active.is_to_share() {
+                // Its window counts from now on, whoever leads.
+                self.note_no_node(cx, run, Some(cx.due));
+            }
+        } else {
             self.agenda.retries.insert((window::over_from(cx, job, &active.record), run.clone()));
         }
     }
@@ -237,7 +253,10 @@ impl Runs {
     /// Handles the answer to the begin of a run that is placed.
     pub(super) fn on_placing_answer(&mut self, cx: &mut Context, run: &RunId, answer: Commit) {
         match answer {
-            Commit::Accepted => self.on_placed(cx, run),
+            Commit::Accepted => {
+                self.on_placed(cx, run);
+                self.take_up_news(cx, run);
+            }
             Commit::Superseded | Commit::Fenced => self.forget(cx, run),
             Commit::Unknown => {
                 self.forget(cx, run);
@@ -290,7 +309,8 @@ impl Runs {
         let looks = self.placing.looks_for_room() && self.knows_places(cx) && cx.leads();
         let room = looks.then(|| self.placing.room_asked.map_or(Uptime::ZERO, |asked| asked + LOOK_FOR_ROOM_EVERY));
         let pause = self.places.pause_ends_at().filter(|_| cx.leads());
-        overdue.into_iter().chain(room).chain(self.places_due_at(cx)).chain(pause).min()
+        let known = self.placing.room_known_at(cx.now.up).filter(|_| cx.leads());
+        overdue.into_iter().chain(room).chain(self.places_due_at(cx)).chain(pause).chain(known).min()
     }
 
     /// Reads the runs whose answers are overdue, and looks for room where something waits for it.
@@ -312,8 +332,8 @@ impl Runs {
         self.look_for_room(cx);
     }
 
-    /// Looks for room on the nodes, where something waits for it: has tried again what fits where there is some, and asks
-    /// of the others what they have accepted since.
+    /// Looks for room on the nodes, if something waits for it: asks the full ones what they have accepted since, and tries
+    /// again what fits where there is some.
     fn look_for_room(&mut self, cx: &mut Context) {
         let is_due = self.placing.room_asked.is_none_or(|asked| cx.now.up >= asked + LOOK_FOR_ROOM_EVERY);
         if !self.placing.looks_for_room() || !is_due || !self.knows_places(cx) {
@@ -334,7 +354,7 @@ impl Runs {
         self.use_room(cx);
     }
 
-    /// Has tried again what fits where there is room, once it is known of all nodes.
+    /// Tries again what fits where there is room, once it is known of all nodes.
     fn use_room(&mut self, cx: &mut Context) {
         if !self.placing.is_asking(cx.now.up) {
             let rooms = self.places.rooms(self.load_of(cx));
@@ -413,6 +433,7 @@ impl Runs {
     pub(super) fn await_others_first(&mut self, cx: &mut Context, run: &RunId) {
         let Some(job) = cx.job(run.job()).cloned() else { return };
         let has_nowhere = self.has_nowhere(cx, run, &job);
+        self.placing.crowd.remove(run);
         if !has_nowhere {
             self.placing.unplaced.remove(run);
         }
@@ -439,7 +460,7 @@ impl Runs {
         self.update(cx, run, record);
     }
 
-    /// Has tried again what waits for room, as much as fits where a node has room for so many attempts.
+    /// Tries again what waits for room, as much as fits on a node with room for so many attempts.
     pub(super) fn try_crowded(&mut self, cx: &mut Context, node: &NodeName, room: usize) {
         let Self { placing, places, .. } = self;
         let fits = |run_where: &RunWhere| places.meets(node, run_where);
@@ -533,10 +554,10 @@ impl Runs {
             return self.expect_answer(cx, run, cx.now.up + LOOK_FOR_ROOM_EVERY);
         }
         if self.may_be_lost(active.record.begun_at) {
-            // The service may have lost that it was accepted. A node that is alive says so.
-            return match is_alive {
-                true => self.expect_answer(cx, run, cx.now.up + ASK_AGAIN),
-                false => self.settle_lost(cx, run, OwnerState::Gone),
+            // The service may have lost that it was accepted. A node that is alive says so, also while it is drained.
+            return match presence {
+                Presence::Open | Presence::Closed => self.expect_answer(cx, run, cx.now.up + ASK_AGAIN),
+                Presence::Gone => self.settle_lost(cx, run, OwnerState::Gone),
             };
         }
         let has_better = |job: &Arc<Job>| self.places.has_better(job, &owner.node, self.load_of(cx));
@@ -594,6 +615,8 @@ impl Runs {
         let placement = Some(Box::new(Placement { setbacks, ..*Self::placement(cx, job, its_time) }));
         let lost = self.lost_end(cx, &active.record);
         let record = retry::next_attempt(cx, active, &lost, job, retry::Attempt { owner, token, nonce, placement });
+        self.placing.crowd.remove(run);
+        self.placing.unplaced.remove(run);
         if self.step(cx, run, RunStep::Place) {
             self.update(cx, run, record);
         }

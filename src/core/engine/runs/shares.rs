@@ -238,10 +238,8 @@ impl Runs {
             Share::Unfit | Share::Unknown => Verdict::Skip(SkipReason::NoNode),
             _ if self.active.overlaps_on(job, node) => Verdict::Skip(SkipReason::Overlap),
             // Of a group, the oldest begin first.
-            Share::Now(owner) if !has_rivals && job.concurrency_group.is_none() => {
-                Verdict::Run(RunState::Placed, owner)
-            }
-            Share::Now(_) => queued,
+            Share::Now(_) | Share::Full if has_rivals || job.concurrency_group.is_some() => queued,
+            Share::Now(owner) => Verdict::Run(RunState::Placed, owner),
             Share::Full | Share::Away => Verdict::Await,
         }
     }

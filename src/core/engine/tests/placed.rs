@@ -373,6 +373,28 @@ fn a_node_whose_clock_is_ahead_is_left_alone_for_a_while_if_everything_is_late_t
     assert_eq!(cluster.started_on("a"), ["host-b"]);
 }
 
+#[test]
+fn a_backlog_of_a_placed_job_waits_for_no_room_on_the_leaders_own_node() {
+    let run_all = Job { misfire: crate::job::Misfire::RunAll, misfire_window: Some(600 * SECOND), ..any("z") };
+    let run_all = Job { misfire_limit: 10, ..run_all };
+    let placed = on(&["node=host-b"], run_all);
+    let own = (0..200).map(|number| job(&format!("own{number}"), "2 0 10 * * *"));
+    let mut cluster = Cluster::led(2, "10:00:00", own.chain([placed]).collect());
+    // Nobody leads for a while.
+    cluster.expire(0);
+    cluster.run_for(5 * SECOND);
+    cluster.join(0);
+    cluster.node(0).starts_nothing = true;
+    cluster.elect(0);
+    let before = cluster.started_on("z").len();
+    for _ in 0..8 {
+        cluster.run_for(50 * MS);
+        while cluster.end_one(1, Exit::Code(0)) {}
+    }
+    let made_up = cluster.started_on("z").len() - before;
+    assert!(made_up >= 5, "one after the other: {made_up}");
+}
+
 /// Jobs that are due once at 10:00:01, as many as a node may have open, all for this one.
 fn enough_for(node: &str, count: usize) -> Vec<Job> {
     (0..count).map(|number| on(&[node], once(&format!("f{number:03}")))).collect()
@@ -456,6 +478,25 @@ fn the_window_of_what_waits_for_room_counts() {
     cluster.node(1).is_frozen = true;
     cluster.run_for(40 * SECOND);
     assert_eq!(cluster.skipped(), ["z@host-b no-node"]);
+}
+
+#[test]
+fn the_window_of_what_has_waited_for_others_counts_from_when_it_waits_for_room() {
+    let group = Some(Group { name: "g".into(), limit: 1 });
+    let at_ten = |name: &str, node: &str| Job { run_on: RunOn::Any, ..on(&[node], job(name, "0 0 10 * * *")) };
+    let first = Job { concurrency_group: group.clone(), ..at_ten("a", "node=host-a") };
+    let window = Some(20 * SECOND);
+    let second = Job { concurrency_group: group, misfire_window: window, ..at_ten("b", "node=host-b") };
+    let mut cluster = Cluster::led(2, "09:59:59", [enough_for("node=host-b", 128), vec![first, second]].concat());
+    cluster.run_for(SECOND + 500 * MS);
+    cluster.node(1).is_frozen = true;
+    cluster.run_for(30 * SECOND);
+    assert_eq!(cluster.skipped(), Vec::<String>::new(), "it waits for the other of its group");
+    assert!(cluster.end_one(0, Exit::Code(0)));
+    cluster.run_for(15 * SECOND);
+    assert_eq!(cluster.skipped(), Vec::<String>::new());
+    cluster.run_for(15 * SECOND);
+    assert_eq!(cluster.skipped(), ["b no-node"]);
 }
 
 #[test]
@@ -568,6 +609,31 @@ fn an_accepted_run_of_a_node_that_is_gone_is_rerun_elsewhere_with_a_larger_token
     assert_eq!(cluster.started_on("a"), ["host-b", "host-b"]);
     let tokens: Vec<i64> = cluster.started.iter().map(|(_, _, _, token)| token.0).collect();
     assert!(tokens[0] < tokens[1], "{tokens:?}");
+}
+
+#[test]
+fn what_a_drained_node_may_have_accepted_by_a_lost_commit_is_left_to_it() {
+    let rerun = Job { interrupted: Interrupted::Rerun, on_lease_end: OnLeaseEnd::Kill, ..once("a") };
+    let mut cluster = Cluster::led(3, "10:00:00", vec![on(&["!node=host-a"], rerun)]);
+    cluster.run_for(2 * SECOND);
+    let runs_on = (1..3).find(|&index| !cluster.node(index).running.is_empty()).expect("it runs");
+    let drain = Drain { by: "alice".into(), at: at("10:00:00"), reason: None };
+    let wanted = NodeControl { drained: Some(drain), ..NodeControl::default() };
+    cluster.handle(runs_on, Event::Election(election::Event::Wanted(wanted)));
+    // It takes its time to restore what the store has lost.
+    cluster.node(runs_on).is_frozen = true;
+    cluster.ledger.lose_acceptances();
+    cluster.lost_until = Some(cluster.now.wall);
+    cluster.crash(0);
+    cluster.lose(0);
+    cluster.elect(3 - runs_on);
+    cluster.run_for(5 * SECOND);
+    assert_eq!(cluster.started.len(), 1, "{:?}", cluster.started);
+    // Once it is gone, nothing of it runs any more.
+    cluster.crash(runs_on);
+    cluster.lose(runs_on);
+    cluster.run_for(5 * SECOND);
+    assert_eq!(cluster.started.len(), 2);
 }
 
 #[test]

@@ -31,6 +31,8 @@ pub struct Node {
     pub reports: Vec<Report>,
     /// The host can start no process.
     pub has_no_means: bool,
+    /// Its warden makes no start.
+    pub starts_nothing: bool,
     /// Processes of this job die before their program begins.
     pub deadly: Option<JobName>,
     /// Its wall clock is this far ahead.
@@ -72,6 +74,8 @@ pub struct Cluster {
     terms: i64,
     /// Leaders do not get to know which nodes there are.
     pub hides_members: bool,
+    /// The store has lost commits until then.
+    pub lost_until: Option<Timestamp>,
     /// Each process that was started: run, attempt, node, and its fencing token.
     pub started: Vec<(RunId, u32, NodeName, FencingToken)>,
 }
@@ -91,7 +95,15 @@ impl Cluster {
     pub fn new(nodes: usize, wall: &str, jobs: Vec<Job>) -> Self {
         let now = Now { wall: at(wall), up: Uptime::ZERO + Duration::from_secs(1000) };
         let ledger = Ledger { revision: 100, ..Ledger::default() };
-        let mut cluster = Self { nodes: Vec::new(), ledger, now, terms: 0, hides_members: false, started: Vec::new() };
+        let mut cluster = Self {
+            nodes: Vec::new(),
+            ledger,
+            now,
+            terms: 0,
+            hides_members: false,
+            lost_until: None,
+            started: Vec::new(),
+        };
         for index in 0..nodes {
             cluster.nodes.push(Node::new(name(index), files(jobs.clone()), &[], 1));
         }
@@ -277,6 +289,7 @@ impl Cluster {
         let snapshot = Snapshot {
             jobs: self.ledger.jobs.iter().map(|(job, found)| (job.clone(), entry(found))).collect(),
             running: running.collect(),
+            lost_until: self.lost_until,
             ..Snapshot::default()
         };
         let (lease_until, took) = (self.now.up + LEASE, Duration::ZERO);
@@ -494,7 +507,8 @@ impl Cluster {
 
     /// The warden of the node makes its oldest start.
     pub fn start_one(&mut self, index: usize) -> bool {
-        if self.nodes[index].ordered.is_empty() || self.nodes[index].is_frozen {
+        let node = &self.nodes[index];
+        if node.ordered.is_empty() || node.is_frozen || node.starts_nothing {
             return false;
         }
         let start = self.nodes[index].ordered.remove(0);
@@ -580,8 +594,17 @@ impl Cluster {
                 let is_known = |(run, attempt, ..): &(RunId, u32, NodeName, FencingToken)| {
                     *run == start.run.id() && *attempt == start.run.attempt
                 };
-                if !self.started.iter().any(is_known) {
+                // A frozen host begins nothing, and too late nothing is begun.
+                if self.nodes[index].is_frozen || self.started.iter().any(is_known) {
+                    continue;
+                }
+                if self.now.up < start.not_after {
                     self.begin_program(index, &start);
+                } else {
+                    let tree_id = start.tree_id;
+                    self.nodes[index].running.retain(|held| held.tree_id != tree_id);
+                    let why = StartFailure::TooLate;
+                    self.handle(index, Event::Warden(Notice::NotStarted { tree_id, why }));
                 }
             }
             self.renew(index);
@@ -683,6 +706,7 @@ impl Node {
             running: Vec::new(),
             reports: Vec::new(),
             has_no_means: false,
+            starts_nothing: false,
             deadly: None,
             ahead: Duration::ZERO,
             is_frozen: false,
@@ -714,6 +738,14 @@ impl Ledger {
     /// Removes all offers by hand. Their runs stay placed.
     pub fn lose_offers(&mut self) {
         self.lost_offers.append(&mut self.offers);
+    }
+
+    /// The store loses that all runs were accepted.
+    pub fn lose_acceptances(&mut self) {
+        for (run, (record, _)) in &mut self.running {
+            record.state = RunState::Placed;
+            self.offers.insert((record.owner.node.clone(), run.clone()));
+        }
     }
 
     /// True if every condition of the change holds.
