@@ -70,6 +70,12 @@ pub fn hint(hinted: &watch::Sender<i64>, revision: i64) {
     hinted.send_if_modified(|newest| std::mem::replace(newest, revision) != revision);
 }
 
+/// Takes the newest revision as it was read. Its answer may come after a hint at a later one: `before` is what was known when
+/// it was requested.
+pub fn hint_as_read(hinted: &watch::Sender<i64>, before: i64, revision: i64) {
+    hinted.send_if_modified(|newest| *newest == before && std::mem::replace(newest, revision) != revision);
+}
+
 /// An open connection of a [`Line`].
 pub struct Live<C> {
     connection: Arc<C>,
@@ -224,6 +230,19 @@ impl<C: Connection> Line<C> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_answer_that_comes_late_takes_no_hint_back() {
+        let hinted = watch::Sender::new(4);
+        // It was read before revision 6 was there, and answered after the hint at that.
+        let before = *hinted.borrow();
+        hint(&hinted, 6);
+        hint_as_read(&hinted, before, 5);
+        assert_eq!(*hinted.borrow(), 6);
+        // A store that has lost commits may be behind what was hinted at.
+        hint_as_read(&hinted, 6, 3);
+        assert_eq!(*hinted.borrow(), 3);
+    }
 
     #[test]
     fn a_server_is_named_where_the_settings_do_not_say_which_it_is() {

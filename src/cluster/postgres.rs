@@ -35,7 +35,7 @@ use uuid::Uuid;
 use self::connection::Connected;
 use self::examine::{Entered, IfMissing};
 pub use self::settings::{Settings, SettingsError};
-use crate::line::{Beside, Failed, Line, Losses, hint};
+use crate::line::{Beside, Failed, Line, Losses, hint_as_read};
 use crate::paths;
 use crate::store::{
     self, Done, Found, Head, If, KEPT_NONCES, Looked, Meta, NotDone, Op, Remote, Rewinds, Store, Then, Tolerance,
@@ -236,6 +236,7 @@ impl Store for Postgres {
 async fn listen(line: Arc<Line<Connected>>, hinted: watch::Sender<i64>, patience: Duration) {
     loop {
         if let Ok(live) = line.live().await {
+            let before = *hinted.borrow();
             // What was committed before is a hint too.
             let begun = async {
                 live.client.batch_execute("LISTEN cronkeeper").await?;
@@ -244,7 +245,7 @@ async fn listen(line: Arc<Line<Connected>>, hinted: watch::Sender<i64>, patience
             match timeout(patience, begun).await {
                 Ok(Ok(rows)) => {
                     let revisions = rows.iter().filter_map(|row| row.try_get(0).ok());
-                    revisions.for_each(|revision| hint(&hinted, revision));
+                    revisions.for_each(|revision| hint_as_read(&hinted, before, revision));
                     while line.is_current(&live) {
                         tokio::time::sleep(PAUSE).await;
                     }
