@@ -360,7 +360,7 @@ mod tests {
         let reset = async {
             let (mut stream, _) = listener.accept().await.expect("it is connected to");
             stream.read_u8().await.expect("TLS begins");
-            // With bytes that nobody has read, closing is a reset.
+            // The kernel resets a connection that is closed while it has unread bytes.
             drop(stream);
         };
         let tls = Some(tls::client(Trust::Anybody, None).expect("it needs no file"));

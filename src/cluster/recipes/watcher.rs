@@ -553,7 +553,7 @@ impl<C: Session, K: Clock> Watcher<C, K> {
                     None if was_seen => {
                         (self.unwatched.iter().chain(&self.followed).cloned().collect(), BTreeSet::new())
                     }
-                    None => (BTreeSet::new(), BTreeSet::new()),
+                    None => Default::default(),
                 };
                 self.rung.extend(known);
                 self.rung.retain(is_read);

@@ -343,11 +343,12 @@ impl Leader {
                 self.book.begin(cx, runs, &job, occurrence);
                 self.book.schedule(&name);
             }
-            Some((job, _)) if !cx.shares(&job) => {
-                runs.want_room();
+            undecided => {
+                if undecided.is_some_and(|(job, _)| !cx.shares(&job)) {
+                    runs.want_room();
+                }
                 self.book.schedule_on_time(at, &name);
             }
-            _ => self.book.schedule_on_time(at, &name),
         }
         true
     }

@@ -33,7 +33,7 @@ pub struct Placement {
     pub failed_start: bool,
     /// How many attempts were not started for a reason that may hold on every node: their process died before its program,
     /// or it was too late by their node's clock. From the second on the run pauses before it is placed again.
-    #[serde(default, skip_serializing_if = "has_none")]
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub setbacks: u32,
     /// The last refusal of the run by a node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -56,12 +56,8 @@ impl Placement {
     }
 }
 
-fn is_zero(number: &u64) -> bool {
-    *number == 0
-}
-
-fn has_none(count: &u32) -> bool {
-    *count == 0
+fn is_zero<N: Default + PartialEq>(number: &N) -> bool {
+    *number == N::default()
 }
 
 /// A node's answer that it does not run an attempt.

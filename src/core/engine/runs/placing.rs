@@ -769,8 +769,9 @@ impl Runs {
         if takes_nothing {
             self.try_unplaced(cx);
         } else if cx.job(job).is_some_and(|job| self.places.has_nobody(job)) {
-            let runs: Vec<RunId> = self.active.of_job(job).map(|(run, _)| run.clone()).collect();
-            let crowded: Vec<RunId> = runs.into_iter().filter(|run| self.placing.crowd.remove(run)).collect();
+            let Self { active, placing, .. } = self;
+            let runs = active.of_job(job).map(|(run, _)| run);
+            let crowded: Vec<RunId> = runs.filter(|run| placing.crowd.remove(run)).cloned().collect();
             self.check_now(cx, crowded);
             if self.placing.crowd_of_jobs.remove(job) {
                 cx.facts.push_back(Fact::RoomFound(vec![job.clone()]));

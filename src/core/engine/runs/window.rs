@@ -56,8 +56,8 @@ pub(super) fn over_from(cx: &Context, job: &Job, run: &RunRecord) -> Timestamp {
     if waits_since.is_some() || run.trigger.is_some() || job.upstreams().is_some() {
         return too_old_from(job, cx.root_of(job), waits_since.unwrap_or_else(|| since(run)));
     }
-    // As an occurrence is missed that nobody has decided on yet. A run that waited for others counts from when it could
-    // start.
+    // The same rule as for an occurrence that nobody has decided on yet. For a run that waited for others, the window begins
+    // when it could start.
     later(missed_from(job, run.ready()), delay_of(job, run))
 }
 

@@ -36,6 +36,13 @@ fn on(parts: &[&str], job: Job) -> Job {
     Job { run_where, ..job }
 }
 
+/// An operator drains the node, which knows it before the others do.
+fn drain(cluster: &mut Cluster, index: usize) {
+    let drain = Drain { by: "alice".into(), at: at("10:00:00"), reason: None };
+    let wanted = NodeControl { drained: Some(drain), ..NodeControl::default() };
+    cluster.handle(index, Event::Election(election::Event::Wanted(wanted)));
+}
+
 fn counts(cluster: &Cluster) -> BTreeMap<String, usize> {
     let mut counts = BTreeMap::new();
     for (_, _, node, _) in &cluster.started {
@@ -452,11 +459,7 @@ fn what_some_nodes_cannot_start_or_refuse_begins_at_once_on_one_that_can() {
     assert_eq!(cluster.started_on("a"), ["host-e"]);
     // Three refuse it, and a process dies.
     let mut cluster = Cluster::led(6, "10:00:00", vec![job]);
-    let drain = Drain { by: "alice".into(), at: at("10:00:00"), reason: None };
-    for node in 1..4 {
-        let wanted = NodeControl { drained: Some(drain.clone()), ..NodeControl::default() };
-        cluster.handle(node, Event::Election(election::Event::Wanted(wanted)));
-    }
+    (1..4).for_each(|node| drain(&mut cluster, node));
     cluster.node(4).deadly = Some(JobName::parse("a").unwrap());
     assert!(lateness_of_the_first(&mut cluster) <= 100 * MS);
     assert_eq!(cluster.started_on("a"), ["host-f"]);
@@ -617,9 +620,7 @@ fn what_a_drained_node_may_have_accepted_by_a_lost_commit_is_left_to_it() {
     let mut cluster = Cluster::led(3, "10:00:00", vec![on(&["!node=host-a"], rerun)]);
     cluster.run_for(2 * SECOND);
     let runs_on = (1..3).find(|&index| !cluster.node(index).running.is_empty()).expect("it runs");
-    let drain = Drain { by: "alice".into(), at: at("10:00:00"), reason: None };
-    let wanted = NodeControl { drained: Some(drain), ..NodeControl::default() };
-    cluster.handle(runs_on, Event::Election(election::Event::Wanted(wanted)));
+    drain(&mut cluster, runs_on);
     // It takes its time to restore what the store has lost.
     cluster.node(runs_on).is_frozen = true;
     cluster.ledger.lose_acceptances();
@@ -746,9 +747,7 @@ fn a_node_that_was_just_drained_refuses_what_was_placed_there_before() {
     let mut cluster = Cluster::led(2, "10:00:00", vec![on(&["node=host-b"], once("a"))]);
     cluster.run_for(SECOND - 30 * MS);
     assert_eq!(cluster.ledger.offers.len(), 1);
-    let drain = Drain { by: "alice".into(), at: at("10:00:00"), reason: None };
-    let wanted = NodeControl { drained: Some(drain), ..NodeControl::default() };
-    cluster.handle(1, Event::Election(election::Event::Wanted(wanted)));
+    drain(&mut cluster, 1);
     cluster.run_for(SECOND);
     assert_eq!(cluster.started_on("a"), Vec::<String>::new());
     let refused = |report: &Report| matches!(report, Report::Refused { reason: RefusalReason::Drained, .. });
@@ -773,9 +772,7 @@ fn what_a_node_has_refused_or_could_not_start_is_placed_elsewhere_at_once() {
         let (record, _) = cluster.ledger.running.values().next().unwrap();
         let placed_on = (1..3).find(|&index| name(index) == record.owner.node).unwrap();
         if is_drained {
-            let drain = Drain { by: "alice".into(), at: at("10:00:00"), reason: None };
-            let wanted = NodeControl { drained: Some(drain), ..NodeControl::default() };
-            cluster.handle(placed_on, Event::Election(election::Event::Wanted(wanted)));
+            drain(&mut cluster, placed_on);
         } else {
             cluster.node(placed_on).has_no_means = true;
         }
@@ -793,9 +790,7 @@ fn what_is_placed_on_a_node_is_moved_at_once_when_that_is_drained_and_answers_no
     }
     let (record, _) = cluster.ledger.running.values().next().unwrap();
     let placed_on = (1..3).find(|&index| name(index) == record.owner.node).unwrap();
-    let drain = Drain { by: "alice".into(), at: at("10:00:00"), reason: None };
-    let wanted = NodeControl { drained: Some(drain), ..NodeControl::default() };
-    cluster.handle(placed_on, Event::Election(election::Event::Wanted(wanted)));
+    drain(&mut cluster, placed_on);
     cluster.node(placed_on).is_frozen = true;
     cluster.tell_members();
     assert!(lateness_of_the_first(&mut cluster) <= 30 * MS);
