@@ -10,7 +10,8 @@ use super::group::{Group, PendingCommit};
 use crate::tree::Limits;
 use cronkeeper_core::job::JobName;
 
-type ByNumber = BTreeMap<u64, PendingCommit>;
+/// In boxes, because they are large, and most jobs have one: the node of a map has room for eleven.
+type ByNumber = BTreeMap<u64, Box<PendingCommit>>;
 
 #[derive(Default)]
 pub struct CommitQueue {
@@ -36,7 +37,7 @@ impl CommitQueue {
         let job = pending.change.job().clone();
         self.unlist(&job);
         self.count(&pending, 1);
-        self.by_job.entry(job.clone()).or_default().insert(pending.number, pending);
+        self.by_job.entry(job.clone()).or_default().insert(pending.number, Box::new(pending));
         self.list(job);
     }
 
@@ -108,7 +109,7 @@ impl CommitQueue {
                 self.by_job.remove(&job);
             }
             self.count(&next, -1);
-            group.add(next);
+            group.add(*next);
             self.first.remove(&number);
             self.list(job);
         }
@@ -117,7 +118,7 @@ impl CommitQueue {
 
     /// All changes, including those of jobs that are held.
     pub fn iter(&self) -> impl Iterator<Item = &PendingCommit> {
-        self.by_job.values().flat_map(ByNumber::values)
+        self.by_job.values().flat_map(ByNumber::values).map(Box::as_ref)
     }
 
     /// Removes the changes that match and returns them in order.
@@ -131,7 +132,7 @@ impl CommitQueue {
         self.first.clear();
         let jobs: Vec<JobName> = self.by_job.keys().cloned().collect();
         jobs.into_iter().for_each(|job| self.list(job));
-        taken.into_values().collect()
+        taken.into_values().map(|pending| *pending).collect()
     }
 }
 
