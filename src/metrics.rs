@@ -73,7 +73,7 @@ impl Recorder {
 
     /// Passes on what was recorded, unless a scrape is reading. The daemon calls it on every turn.
     pub fn share(&mut self) {
-        if self.pending == Counts::default() && self.removed.is_empty() {
+        if self.pending.is_empty() && self.removed.is_empty() {
             return;
         }
         let mut shared = match self.metrics.0.try_lock() {
@@ -82,7 +82,7 @@ impl Recorder {
             Err(TryLockError::WouldBlock) => return,
         };
         std::mem::take(&mut self.removed).iter().for_each(|job| shared.forget(job));
-        shared.merge(std::mem::take(&mut self.pending));
+        shared.append(&mut self.pending);
     }
 }
 

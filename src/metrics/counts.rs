@@ -1,6 +1,7 @@
 //! The numbers that a process counts: plain values, which can be added up and copied.
 
 use std::collections::BTreeMap;
+use std::mem::take;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -70,10 +71,14 @@ impl PlacingCounts {
         }
     }
 
-    fn merge(&mut self, more: Self) {
-        more.placed.into_iter().for_each(|(node, count)| self.placed(node, count));
-        more.moves.into_iter().for_each(|(reason, count)| *self.moves.entry(reason).or_default() += count);
-        more.refusals.into_iter().for_each(|(reason, count)| *self.refusals.entry(reason).or_default() += count);
+    fn is_empty(&self) -> bool {
+        self.placed.is_empty() && self.moves.is_empty() && self.refusals.is_empty()
+    }
+
+    fn append(&mut self, more: &mut Self) {
+        take(&mut more.placed).into_iter().for_each(|(node, count)| self.placed(node, count));
+        append(&mut self.moves, &mut more.moves);
+        append(&mut self.refusals, &mut more.refusals);
     }
 }
 
@@ -143,20 +148,32 @@ impl Counts {
         self.jobs.remove(job);
     }
 
-    pub(super) fn merge(&mut self, more: Self) {
-        self.elections += more.elections;
-        self.lateness.merge(&more.lateness);
-        self.durations.merge(&more.durations);
-        self.commits.merge(&more.commits);
-        self.placing.merge(more.placing);
-        for (name, more) in more.jobs {
+    /// True if nothing was counted.
+    pub(super) fn is_empty(&self) -> bool {
+        let histograms = [&self.lateness, &self.durations, &self.commits];
+        let is_counted = self.elections > 0 || histograms.iter().any(|histogram| histogram.count() > 0);
+        !is_counted && self.placing.is_empty() && self.jobs.is_empty()
+    }
+
+    /// Adds all that `more` has, and empties it.
+    pub(super) fn append(&mut self, more: &mut Self) {
+        self.elections += take(&mut more.elections);
+        self.lateness.append(&mut more.lateness);
+        self.durations.append(&mut more.durations);
+        self.commits.append(&mut more.commits);
+        self.placing.append(&mut more.placing);
+        for (name, mut more) in take(&mut more.jobs) {
             let job = self.jobs.entry(name).or_default();
-            more.outcomes.into_iter().for_each(|(outcome, count)| *job.outcomes.entry(outcome).or_default() += count);
-            more.skips.into_iter().for_each(|(reason, count)| *job.skips.entry(reason).or_default() += count);
+            append(&mut job.outcomes, &mut more.outcomes);
+            append(&mut job.skips, &mut more.skips);
             job.unplaced += more.unplaced;
             job.last_success = more.last_success.or(job.last_success);
         }
     }
+}
+
+fn append(counts: &mut BTreeMap<&'static str, u64>, more: &mut BTreeMap<&'static str, u64>) {
+    take(more).into_iter().for_each(|(label, count)| *counts.entry(label).or_default() += count);
 }
 
 /// A histogram of durations, in seconds.
@@ -183,9 +200,9 @@ impl Histogram {
         }
     }
 
-    fn merge(&mut self, more: &Self) {
-        self.counts.iter_mut().zip(&more.counts).for_each(|(count, more)| *count += more);
-        self.sum += more.sum;
+    fn append(&mut self, more: &mut Self) {
+        self.counts.iter_mut().zip(&mut more.counts).for_each(|(count, more)| *count += take(more));
+        self.sum += take(&mut more.sum);
     }
 
     /// Number of durations.
@@ -216,7 +233,7 @@ mod tests {
         }
         assert_eq!(histogram.buckets(), [(1.0, 2), (2.0, 2), (f64::INFINITY, 1)]);
         let mut both = histogram.clone();
-        both.merge(&histogram);
+        both.append(&mut histogram.clone());
         assert_eq!((both.count(), both.sum()), (10, 2.0 * histogram.sum()));
     }
 
@@ -232,7 +249,7 @@ mod tests {
         counts.add(&Report::Unplaced { run: run.clone(), why: "no node has gpu".into() }, &jobs);
         counts.add(&Report::Moved { run, from: NodeName::new("a"), to: None, reason: "overdue" }, &jobs);
         let mut both = counts.clone();
-        both.merge(counts);
+        both.append(&mut counts);
         assert_eq!((both.placing.placed.len(), both.placing.moves["overdue"]), (MOST_NODES, 2));
         assert!(both.placing.placed.values().all(|&placed| placed == 2));
         assert_eq!(both.jobs.values().map(|job| job.unplaced).sum::<u64>(), 2);

@@ -370,9 +370,10 @@ impl<C: Session, K: Clock> Watcher<C, K> {
                 selection.followed.extend(Some(run).filter(|run| self.followed.contains(run)));
             }
         }
-        let mut rung = std::mem::take(&mut self.rung);
-        rung.retain(|run| self.unwatched.contains(run) || self.followed.contains(run));
-        selection.rung = rung;
+        if !self.rung.is_empty() {
+            selection.rung = std::mem::take(&mut self.rung);
+            selection.rung.retain(|run| self.unwatched.contains(run) || self.followed.contains(run));
+        }
         selection.runs.extend(selection.followed.iter().chain(&selection.rung).cloned());
         selection
     }

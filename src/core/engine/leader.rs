@@ -284,8 +284,9 @@ impl Leader {
     fn decide_due(&mut self, cx: &mut Context, runs: &mut Runs) {
         // Bounded, so that events received meanwhile are handled. The rest is due, so the next turn follows at once.
         for _ in 0..DECISIONS_A_TURN {
-            let room = Room { own: runs.may_begin(cx), placed: cx.may_decide() && runs.may_place(cx) };
-            if !room.placed && cx.may_decide() && self.has_to_place(cx, runs) {
+            let may_have_to_place = cx.may_decide() && (self.book.has_placed() || runs.next_retry().is_some());
+            let room = Room { own: runs.may_begin(cx), placed: may_have_to_place && runs.may_place(cx) };
+            if !room.placed && may_have_to_place && self.has_to_place(cx, runs) {
                 runs.want_room();
             }
             if !room.own && !room.placed {

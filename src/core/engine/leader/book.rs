@@ -113,6 +113,11 @@ impl Book {
         self.get_mut(name).filter(|timeline| !timeline.is_in_conflict)
     }
 
+    /// True if there is a job whose attempts are placed, and of which something is due some day.
+    pub fn has_placed(&self) -> bool {
+        self.agendas.placed.first_at().is_some()
+    }
+
     /// When the next occurrence is due of the jobs for which there is room.
     pub fn next_at(&self, room: Room) -> Option<Timestamp> {
         let own = self.agendas.own.first_at().filter(|_| room.own);
