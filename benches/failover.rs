@@ -22,6 +22,8 @@ mod beliefs;
 mod cases;
 #[path = "failover/clusters.rs"]
 mod clusters;
+#[path = "shared/contender.rs"]
+mod contender;
 #[path = "failover/herd.rs"]
 mod herd;
 #[path = "failover/others.rs"]
