@@ -12,7 +12,7 @@ pub mod outline;
 #[cfg(test)]
 pub(crate) mod sample;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -82,6 +82,10 @@ pub struct Status {
     /// The nodes as places to run jobs that the leader places, alive or not.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub places: BTreeMap<NodeName, Place>,
+    /// The nodes that have not accepted in time what was placed there, and get nothing while another can take it. Only the
+    /// leader knows them.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub suspects: BTreeSet<NodeName>,
     /// The nodes whose jobs or time zone data differ from the leader's.
     pub drift: Vec<NodeName>,
     /// Why the ledger could not be read. What it would have added is missing then, or is what the node last knew.

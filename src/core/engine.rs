@@ -243,6 +243,11 @@ impl Engine {
         self.parts.leader.iter().flat_map(|_| self.parts.runs.unplaceable())
     }
 
+    /// The nodes that have not accepted in time what was placed there; none while the node does not lead.
+    pub fn suspects(&self) -> impl Iterator<Item = &NodeName> {
+        self.parts.leader.iter().flat_map(|_| self.parts.runs.suspects())
+    }
+
     /// The links of runs that wait for more links; none while the node does not lead.
     pub fn links(&self) -> impl Iterator<Item = &Link> {
         self.parts.leader.iter().flat_map(Leader::links)

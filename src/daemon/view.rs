@@ -407,6 +407,7 @@ impl View {
             missing: self.members.missing.clone(),
             drained: self.drained.iter().map(|drain| (self.node.clone(), drain.clone())).collect(),
             places: self.places.clone(),
+            suspects: engine.suspects().cloned().collect(),
             drift: self.differing(),
             unread: None,
             read_at: None,

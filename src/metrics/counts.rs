@@ -72,7 +72,8 @@ impl PlacingCounts {
     }
 
     fn is_empty(&self) -> bool {
-        self.placed.is_empty() && self.moves.is_empty() && self.refusals.is_empty()
+        let Self { placed, moves, refusals } = self;
+        placed.is_empty() && moves.is_empty() && refusals.is_empty()
     }
 
     fn append(&mut self, more: &mut Self) {
@@ -150,9 +151,10 @@ impl Counts {
 
     /// True if nothing was counted.
     pub(super) fn is_empty(&self) -> bool {
-        let histograms = [&self.lateness, &self.durations, &self.commits];
-        let is_counted = self.elections > 0 || histograms.iter().any(|histogram| histogram.count() > 0);
-        !is_counted && self.placing.is_empty() && self.jobs.is_empty()
+        let Self { elections, lateness, durations, commits, placing, jobs } = self;
+        let histograms = [lateness, durations, commits];
+        let is_counted = *elections > 0 || histograms.iter().any(|histogram| histogram.count() > 0);
+        !is_counted && placing.is_empty() && jobs.is_empty()
     }
 
     /// Adds all that `more` has, and empties it.

@@ -14,7 +14,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 
 use super::counts::{Counts, Histogram, JobCounts};
-use crate::status::{JobStatus, LedgerPart, RunStatus, Status};
+use crate::status::{JobStatus, LedgerPart, NodeStatus, RunStatus, Status};
 use cronkeeper_core::clock::later;
 use cronkeeper_core::job::{Alarm, JobName};
 use cronkeeper_core::run::RunState;
@@ -178,6 +178,18 @@ impl Scrape {
         self.placing(families)
     }
 
+    /// The nodes as places to run jobs. Only the leader knows what each has and whether it answers.
+    fn places(&self, families: &mut Families<'_>) -> fmt::Result {
+        let nodes = if self.leads() { self.status.nodes() } else { Vec::new() };
+        let states = NodeStatus::STATES.iter().filter(|_| !nodes.is_empty());
+        let count = |state: &str| number(nodes.iter().filter(|node| node.state() == state).count());
+        let states = states.map(|&state| (state, count(state)));
+        families.labelled("places", "Number of nodes as places to run jobs, by state", "state", states)?;
+        let load = nodes.iter().map(|node| (node.node.as_str(), number(node.running + node.placed)));
+        let help = "Runs that a node has, and those that are placed on it";
+        families.labelled("place_load", help, "node", load)
+    }
+
     fn placing(&self, families: &mut Families<'_>) -> fmt::Result {
         let Counts { placing, jobs, .. } = &self.counts;
         let placed = placing.placed.iter().map(|(node, count)| (node.as_str(), *count));
@@ -189,7 +201,8 @@ impl Scrape {
         families.counter_by("refusals", help, "reason", placing.refusals.iter().map(by_reason))?;
         let unplaced = jobs.iter().filter(|(_, job)| job.unplaced > 0);
         let unplaced = unplaced.map(|(name, job)| (name.as_str(), job.unplaced));
-        families.counter_by("runs_unplaced", "Runs that had to wait for a node", "job", unplaced)
+        families.counter_by("runs_unplaced", "Runs that had to wait for a node", "job", unplaced)?;
+        self.places(families)
     }
 
     /// The counters of the jobs in use: job, value of the other label, count.
@@ -360,6 +373,7 @@ mod tests {
     use crate::status::{AlarmStatus, sample};
     use crate::test_records::{record, success};
     use cronkeeper_core::engine::Report;
+    use cronkeeper_core::term::NodeName;
 
     fn scrape() -> Scrape {
         let mut status = sample::leader();
@@ -374,6 +388,31 @@ mod tests {
 
     fn has(lines: &[String], wanted: &str) -> bool {
         lines.iter().any(|line| line == wanted)
+    }
+
+    #[test]
+    fn the_leader_shows_what_the_nodes_have_and_whether_they_answer() {
+        let (mut leader, mut follower) = (scrape(), scrape());
+        for scrape in [&mut leader, &mut follower] {
+            scrape.status.places = sample::places();
+            scrape.status.suspects.extend(["host-b", "host-c"].map(NodeName::new));
+        }
+        follower.status.role.token = None;
+        let series = |scrape| -> Vec<String> {
+            lines(scrape).into_iter().filter(|line| line.starts_with("cronkeeper_place")).collect()
+        };
+        let expected = [
+            "cronkeeper_places{state=\"available\"} 1.0",
+            "cronkeeper_places{state=\"suspect\"} 1.0",
+            "cronkeeper_places{state=\"shutting-down\"} 0.0",
+            "cronkeeper_places{state=\"drained\"} 0.0",
+            "cronkeeper_places{state=\"away\"} 1.0",
+            "cronkeeper_place_load{node=\"host-a\"} 1.0",
+            "cronkeeper_place_load{node=\"host-b\"} 0.0",
+            "cronkeeper_place_load{node=\"host-c\"} 0.0",
+        ];
+        assert_eq!(series(leader), expected);
+        assert!(series(follower).is_empty());
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! What a status says of each node as a place to run jobs.
 
+use std::collections::BTreeMap;
+
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
@@ -30,10 +32,20 @@ pub struct NodeStatus {
     pub never_leads: bool,
     /// True while it shuts down.
     pub draining: bool,
+    /// True if it has not accepted in time what was placed there. Only the leader knows that: ask it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub suspect: bool,
     /// False if its jobs file is not the leader's; absent if that is not known.
     pub same_jobs: Option<bool>,
     /// When it was noticed to be gone; absent if it is alive, or the node that answers has not seen it.
     pub away_since: Option<Timestamp>,
+}
+
+/// How many runs a node has.
+#[derive(Clone, Copy, Debug, Default)]
+struct Load {
+    running: usize,
+    placed: usize,
 }
 
 /// The document of `GET /v1/nodes` and `cronkeeper nodes --json`.
@@ -62,7 +74,17 @@ impl Status {
     /// The nodes as places to run jobs, by name.
     pub fn nodes(&self) -> Vec<NodeStatus> {
         let leader = self.role.leader_node.as_ref().and_then(|leader| self.member(leader));
-        self.places.iter().map(|(node, place)| self.node_status(node, place, leader)).collect()
+        let mut loads = BTreeMap::<&NodeName, Load>::new();
+        for run in self.runs.iter().filter(|run| run.ended.is_none()) {
+            let load = loads.entry(&run.node).or_default();
+            match run.state {
+                RunState::Running | RunState::CutOff => load.running += 1,
+                RunState::Placed => load.placed += 1,
+                RunState::Queued | RunState::Retrying | RunState::Unstarted => {}
+            }
+        }
+        let load = |node| loads.get(node).copied().unwrap_or_default();
+        self.places.iter().map(|(node, place)| self.node_status(node, place, leader, load(node))).collect()
     }
 
     /// The node that a run waits for, and why that does not take it: `host-c: away since …`, `a node: no node has gpu (…)`.
@@ -79,7 +101,9 @@ impl Status {
         match run.run.node() {
             Some(node) => {
                 let leader = self.role.leader_node.as_ref().and_then(|leader| self.member(leader));
-                let notes = self.node_status(node, self.places.get(node)?, leader).notes(away_since);
+                // What it has does not keep it from more.
+                let status = self.node_status(node, self.places.get(node)?, leader, Load::default());
+                let notes = status.notes(away_since);
                 (!notes.is_empty()).then(|| format!("{node}: {notes}"))
             }
             None => {
@@ -90,24 +114,22 @@ impl Status {
         }
     }
 
-    fn node_status(&self, node: &NodeName, place: &Place, leader: Option<&Member>) -> NodeStatus {
+    fn node_status(&self, node: &NodeName, place: &Place, leader: Option<&Member>, load: Load) -> NodeStatus {
         let Place { v: _, labels, weight } = place;
+        let Load { running, placed } = load;
         let member = self.member(node);
-        let is_there = |run: &&RunStatus| run.node == *node && run.ended.is_none();
-        let count = |is_wanted: fn(RunState) -> bool| {
-            self.runs.iter().filter(is_there).filter(|run| is_wanted(run.state)).count()
-        };
         let gone = |missing: &MissingMember| (missing.node == *node).then_some(missing.gone_since);
         NodeStatus {
             node: node.clone(),
             labels: labels.clone(),
             weight: *weight,
-            running: count(|state| matches!(state, RunState::Running | RunState::CutOff)),
-            placed: count(|state| state == RunState::Placed),
+            running,
+            placed,
             alive: member.is_some(),
             drained: self.drained.contains_key(node),
             never_leads: member.is_some_and(|member| member.published.never_leads),
             draining: member.is_some_and(|member| member.published.draining),
+            suspect: member.is_some() && self.suspects.contains(node),
             same_jobs: leader.zip(member).map(|(leader, member)| leader.published.digest == member.published.digest),
             away_since: self.missing.iter().find_map(gone).filter(|_| member.is_none()),
         }
@@ -131,9 +153,25 @@ impl NodeStatus {
         let drained = self.drained.then(|| "drained".to_owned());
         let never_leads = self.never_leads.then(|| "never leads".to_owned());
         let draining = self.draining.then(|| "shutting down".to_owned());
+        let suspect = self.suspect.then(|| "accepts nothing in time".to_owned());
         let other = (self.same_jobs == Some(false)).then(|| "another jobs file".to_owned());
-        gone.into_iter().chain(drained).chain(never_leads).chain(draining).chain(other).collect::<Vec<_>>().join(", ")
+        let all = [gone, drained, never_leads, draining, suspect, other];
+        all.into_iter().flatten().collect::<Vec<_>>().join(", ")
     }
+
+    /// What it is as a place to run jobs: one of [`Self::STATES`].
+    pub fn state(&self) -> &'static str {
+        match self {
+            Self { alive: false, .. } => "away",
+            Self { drained: true, .. } => "drained",
+            Self { draining: true, .. } => "shutting-down",
+            Self { suspect: true, .. } => "suspect",
+            _ => "available",
+        }
+    }
+
+    /// The states, from the one that takes most to the one that takes nothing.
+    pub const STATES: [&str; 5] = ["available", "suspect", "shutting-down", "drained", "away"];
 
     /// Its labels as they are given to `--label`.
     pub fn labels_in_words(&self) -> String {
@@ -186,6 +224,7 @@ mod tests {
         queue.places = sample::places();
         queue.drained = sample::drained("host-b");
         status.put_queue(&queue);
+        status.suspects.insert(NodeName::new("host-a"));
         let mut placed = status.runs[0].clone();
         (placed.node, placed.state) = (NodeName::new("host-b"), RunState::Placed);
         status.runs.push(placed);
@@ -196,7 +235,8 @@ mod tests {
             [(1, 0, true, false, Some(true)), (0, 1, true, true, Some(false)), (0, 0, false, false, None),]
         );
         let notes: Vec<_> = nodes.iter().map(|node| node.notes(|at| format!("away since {at}"))).collect();
-        assert_eq!(notes, ["", "drained, another jobs file", "away"]);
+        assert_eq!(notes, ["accepts nothing in time", "drained, another jobs file", "away"]);
+        assert_eq!(nodes.iter().map(NodeStatus::state).collect::<Vec<_>>(), ["suspect", "drained", "away"]);
         assert_eq!(nodes[0].labels_in_words(), "gpu,zone=eu");
     }
 }

@@ -58,6 +58,7 @@ impl Status {
             missing,
             drained,
             places,
+            suspects,
             drift,
             unread,
             read_at,
@@ -97,6 +98,7 @@ impl Status {
             drained: drained.into_iter().map(|(node, drain)| (node, outlined_drain(drain))).collect(),
             // Labels are texts of the hosts' settings.
             places: places.into_iter().map(|(node, place)| (node, Place { labels: Labels::new(), ..place })).collect(),
+            suspects,
             drift,
             unread: unread.map(|_| withheld()),
             read_at,

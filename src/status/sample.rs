@@ -206,6 +206,7 @@ pub(crate) fn leader() -> Status {
         missing: Vec::new(),
         drained: Default::default(),
         places: Default::default(),
+        suspects: Default::default(),
         drift: Vec::new(),
         unread: None,
         read_at: None,

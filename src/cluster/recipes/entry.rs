@@ -11,6 +11,7 @@ use super::cluster_id::{self, Recorded};
 use super::context::{self, At as _, SessionContext, SessionError};
 use super::damage::{self, Damage};
 use super::give_up::{Leftover, give_up};
+use super::requests;
 use crate::paths;
 use crate::tree::{AtVersion, Error, Life, Op, Session};
 use cronkeeper_core::clock::Clock;
@@ -237,14 +238,15 @@ fn blocking(path: String, session: &SessionId, why: &dyn fmt::Display) -> Damage
     )
 }
 
-/// Writes into the member what the node has loaded. Returns false if the member is gone.
+/// Writes into the member what the node has loaded, and whether it is drained, and notifies the leader. Returns false if
+/// the member is gone.
 pub async fn publish<C: Session, K: Clock>(
     context: SessionContext<C, K>,
     member: Member,
 ) -> Result<bool, SessionError> {
     let path = context.member();
     let set = Op::Set { path: path.clone(), data: context::json(&member), at: AtVersion::Any };
-    match context.line()?.commit(vec![set]).await {
+    match requests::write_of_node(context.line()?, set).await {
         Ok(_) => Ok(true),
         Err(failed) if failed.error == Error::Missing => Ok(false),
         Err(failed) => Err(failed).at(&path),

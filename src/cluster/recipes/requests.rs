@@ -13,7 +13,7 @@ use super::context::{self, At as _, Reads, SessionContext, SessionError};
 use super::damage::Damage;
 use super::snapshot;
 use crate::paths;
-use crate::tree::{AtVersion, Error, Life, Limits, Op, Session, Stat};
+use crate::tree::{AtVersion, CommitError, Committed, Error, Life, Limits, Op, Session, Stat};
 use cronkeeper_core::clock::Clock;
 use cronkeeper_core::job::JobName;
 use cronkeeper_core::ledger::{ControlEntry, OperatorRequests, TriggerEntry};
@@ -22,6 +22,15 @@ use cronkeeper_core::run::{ControlRecord, HistoryRecord, Note, RunId, TriggerRec
 /// Notifies the leader. Every multi that writes a request must include this operation.
 pub fn notify_leader(parent: &str) -> Op {
     Op::Set { path: parent.to_owned(), data: Vec::new(), at: AtVersion::Any }
+}
+
+/// Writes a record of a node, and notifies the leader of its places. The leader reads them from time to time anyway, so
+/// nothing waits for a notice that cannot be written.
+pub async fn write_of_node<C: Session>(client: &C, write: Op) -> Result<Committed, CommitError> {
+    match client.commit(vec![write.clone(), notify_leader(paths::PLACES)]).await {
+        Err(failed) if failed.index == Some(1) && failed.error.is_of_path() => client.commit(vec![write]).await,
+        done => done,
+    }
 }
 
 /// Recreates the parent of the triggers, so that their sequence numbers start again at zero.

@@ -82,12 +82,7 @@ async fn keep<C: Session, K: Clock>(context: SessionContext<C, K>, place: Place)
         Some(stat) => Op::Set { path: path.clone(), data, at: AtVersion::Version(stat.version) },
         None => Op::Create { path: path.clone(), data, life: Life::Lasting },
     };
-    let bell = requests::notify_leader(paths::PLACES);
-    match context.line()?.commit(vec![write.clone(), bell]).await {
-        // The leader reads the places from time to time anyway.
-        Err(failed) if failed.index == Some(1) && failed.error.is_of_path() => {
-            context.line()?.commit(vec![write]).await.at(&path).map(drop)
-        }
+    match requests::write_of_node(context.line()?, write).await {
         // It was written after all, by a try whose answer was lost, or by hand: the next check reads it.
         Err(failed) if failed.error == Error::Exists => Ok(()),
         done => done.at(&path).map(drop),

@@ -113,7 +113,7 @@ impl Book {
         self.get_mut(name).filter(|timeline| !timeline.is_in_conflict)
     }
 
-    /// True if there is a job whose attempts are placed, and of which something is due some day.
+    /// True if a job whose attempts are placed has something due some day, and does not wait for room.
     pub fn has_placed(&self) -> bool {
         self.agendas.placed.first_at().is_some()
     }

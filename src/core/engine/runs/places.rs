@@ -7,6 +7,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use jiff::Timestamp;
+
 use crate::clock::Uptime;
 use crate::election::{Member, PLACES, Place};
 use crate::job::{Digest, Job, JobName, Labels, RunOn, RunWhere};
@@ -24,6 +26,8 @@ pub(super) struct Places {
     is_complete: bool,
     /// So were the places of nodes that are away.
     is_defined: bool,
+    /// The nodes that the cluster has forgotten, and when this leader noticed.
+    forgotten: BTreeMap<NodeName, Timestamp>,
     /// Number of attempts placed so far.
     placed: u64,
 }
@@ -175,10 +179,15 @@ impl Places {
         self.is_complete && self.is_defined
     }
 
-    /// Takes all places that the cluster knows.
-    pub fn define(&mut self, all: BTreeMap<NodeName, Place>) {
-        self.is_defined = true;
-        self.known.retain(|node, place| place.member.is_some() || all.contains_key(node));
+    /// Takes all places that the cluster knows. `named`: nodes for which earlier terms have left something.
+    pub fn define(&mut self, now: Timestamp, all: BTreeMap<NodeName, Place>, named: impl Iterator<Item = NodeName>) {
+        if !std::mem::replace(&mut self.is_defined, true) {
+            let is_gone = |node: &NodeName| !all.contains_key(node) && !self.known.contains_key(node);
+            self.forgotten.extend(named.filter(is_gone).map(|node| (node, now)));
+        }
+        let gone = self.known.extract_if(.., |node, place| place.member.is_none() && !all.contains_key(node));
+        self.forgotten.extend(gone.map(|(node, _)| (node, now)));
+        self.forgotten.retain(|node, _| !all.contains_key(node));
         for (node, Place { labels, weight, .. }) in all {
             let place = self.known.entry(node).or_default();
             if place.labels != labels {
@@ -217,6 +226,7 @@ impl Places {
             place.member = now;
         }
         for (node, member) in living {
+            self.forgotten.remove(node);
             let place = KnownPlace { weight: 1, member: Some(member), ..KnownPlace::default() };
             self.known.insert(node.clone(), place);
         }
@@ -328,6 +338,12 @@ impl Places {
         self.known.iter().filter(|(node, place)| place.fits(node, job)).map(|(node, _)| node.clone()).collect()
     }
 
+    /// True if the cluster has forgotten the node since then. What is for it from a later time is for a node that has joined
+    /// again.
+    pub fn has_forgotten(&self, node: &NodeName, since: Timestamp) -> bool {
+        self.forgotten.get(node).is_some_and(|&forgotten| since < forgotten)
+    }
+
     /// Whether the node can take its share of a run of the job.
     pub fn share(&self, job: &Job, node: &NodeName, load: Load) -> Share {
         let Some(place) = self.known.get(node) else { return Share::Unknown };
@@ -359,6 +375,11 @@ impl Places {
         if let Some(place) = self.known.get_mut(node) {
             place.is_suspect = false;
         }
+    }
+
+    /// Those that have not accepted in time what was placed there.
+    pub fn suspects(&self) -> impl Iterator<Item = &NodeName> {
+        self.known.iter().filter(|(_, place)| place.is_suspect).map(|(node, _)| node)
     }
 
     /// The node has not accepted in time what was placed there. Returns true if it was not suspected before.
@@ -495,7 +516,7 @@ pub fn unplaceable<'j>(
         return BTreeMap::new();
     }
     let mut known = Places::default();
-    known.define(places.clone());
+    known.define(Timestamp::UNIX_EPOCH, places.clone(), std::iter::empty());
     // Where a record was read from does not matter here.
     let with_session = |member: &Member| {
         let session = member.session.clone().unwrap_or_else(|| SessionId(String::new()));

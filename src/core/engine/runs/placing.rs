@@ -55,7 +55,7 @@ const LONGEST_AHEAD: Duration = Duration::from_millis(500);
 #[derive(Debug, Default)]
 pub(super) struct Placing {
     /// When the answers to placed attempts are overdue.
-    pub overdue: BTreeSet<(Uptime, RunId)>,
+    overdue: ReadTimes,
     /// Runs that wait for a node that fits.
     pub unplaced: BTreeSet<RunId>,
     /// Those that are reported. Shares are reported by node.
@@ -76,6 +76,33 @@ pub(super) struct Placing {
     asked: BTreeMap<NodeName, Asked>,
     /// When the term began.
     since: Uptime,
+}
+
+/// When runs are read: each at one time, whatever was set before. Else each answer would add a further read.
+#[derive(Debug, Default)]
+struct ReadTimes {
+    by_time: BTreeSet<(Uptime, RunId)>,
+    by_run: BTreeMap<RunId, Uptime>,
+}
+
+impl ReadTimes {
+    fn set(&mut self, run: &RunId, at: Uptime) {
+        if let Some(before) = self.by_run.insert(run.clone(), at) {
+            self.by_time.remove(&(before, run.clone()));
+        }
+        self.by_time.insert((at, run.clone()));
+    }
+
+    fn first(&self) -> Option<Uptime> {
+        self.by_time.first().map(|&(at, _)| at)
+    }
+
+    fn pop_due(&mut self, now: Uptime) -> Option<RunId> {
+        self.first().filter(|&at| at <= now)?;
+        let (_, run) = self.by_time.pop_first()?;
+        self.by_run.remove(&run);
+        Some(run)
+    }
 }
 
 /// A read of a node's open offers.
@@ -299,13 +326,13 @@ impl Runs {
         if let Some(active) = self.active.get_mut(run) {
             let since = active.placed.as_ref().map_or(cx.now.up, |placed| placed.since);
             active.placed = Some(PlacedAt::new(since, answer_by));
-            self.placing.overdue.insert((answer_by, run.clone()));
+            self.placing.overdue.set(run, answer_by);
         }
     }
 
     /// When a placed attempt is next overdue, or room is looked for.
     pub fn placing_at(&self, cx: &Context) -> Option<Uptime> {
-        let overdue = self.placing.overdue.first().map(|&(at, _)| at);
+        let overdue = self.placing.overdue.first();
         let looks = self.placing.looks_for_room() && self.knows_places(cx) && cx.leads();
         let room = looks.then(|| self.placing.room_asked.map_or(Uptime::ZERO, |asked| asked + LOOK_FOR_ROOM_EVERY));
         let pause = self.places.pause_ends_at().filter(|_| cx.leads());
@@ -318,11 +345,10 @@ impl Runs {
         if !cx.leads() || cx.session.is_none() {
             return;
         }
-        while let Some((_, run)) = self.placing.overdue.first().filter(|&&(at, _)| at <= cx.now.up).cloned() {
-            self.placing.overdue.pop_first();
+        while let Some(run) = self.placing.overdue.pop_due(cx.now.up) {
             if self.active.get(&run).is_some_and(ActiveRun::is_placed) {
                 // Should the answer be lost with the connection, it is asked again.
-                self.placing.overdue.insert((cx.now.up + ASK_AGAIN, run.clone()));
+                self.placing.overdue.set(&run, cx.now.up + ASK_AGAIN);
                 cx.ledger(Request::ReadRun(run));
             }
         }
@@ -482,7 +508,8 @@ impl Runs {
 
     /// Takes all places that the cluster knows.
     pub fn on_places(&mut self, cx: &mut Context, all: BTreeMap<NodeName, Place>) {
-        self.places.define(all);
+        let named = self.active.iter().filter_map(|(run, _)| run.node().cloned());
+        self.places.define(cx.due, all, named);
         if cx.leads() {
             self.on_other_places(cx);
         }
@@ -523,6 +550,11 @@ impl Runs {
         self.placing.unplaceable.iter().map(|(job, why)| (job, why.as_str()))
     }
 
+    /// The nodes that have not accepted in time what was placed there.
+    pub fn suspects(&self) -> impl Iterator<Item = &NodeName> {
+        self.places.suspects()
+    }
+
     /// Handles the record of a run, as just read, that is still placed and not accepted.
     pub(super) fn on_still_placed(&mut self, cx: &mut Context, run: &RunId) {
         if !self.step(cx, run, RunStep::Place) {
@@ -536,7 +568,7 @@ impl Runs {
                 self.on_overdue(cx, run);
             }
             Some(placed) if active.record.owner.node != cx.node => {
-                self.placing.overdue.insert((placed.answer_by, run.clone()));
+                self.placing.overdue.set(run, placed.answer_by);
             }
             _ => self.await_answer(cx, run),
         }

@@ -218,11 +218,13 @@ impl Runs {
     }
 
     /// Whether a node can take its share of the run. One that a trigger names may have joined a moment ago, without this
-    /// leader having read that.
+    /// leader having read that, unless it has been forgotten.
     pub(super) fn share_on(&self, cx: &Context, run: &RunId, job: &Job, node: &NodeName) -> Share {
-        let is_new = self.active.get(run).is_none_or(ActiveRun::awaits_first_start);
+        let is_new = |active: &ActiveRun| active.awaits_first_start();
+        let is_forgotten = |active: &ActiveRun| self.places.has_forgotten(node, active.record.begun_at);
+        let may_join = self.active.get(run).is_none_or(|active| is_new(active) && !is_forgotten(active));
         match self.places.share(job, node, self.active.load_of(node, &cx.node)) {
-            Share::Unknown if run.trigger().is_some() && is_new => Share::Away,
+            Share::Unknown if run.trigger().is_some() && may_join => Share::Away,
             share => share,
         }
     }

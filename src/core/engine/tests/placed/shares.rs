@@ -366,6 +366,30 @@ fn a_node_that_a_trigger_names_may_have_joined_just_now() {
 }
 
 #[test]
+fn what_a_trigger_has_left_for_a_node_that_is_forgotten_is_skipped_whoever_leads() {
+    let never = Job { run_on: RunOn::Every, ..job("a", "0 0 0 1 1 *") };
+    for is_led_by_another in [false, true] {
+        let mut cluster = Cluster::led(3, "10:00:00", vec![never.clone()]);
+        cluster.lose(1);
+        triggered(&mut cluster, "a", &[1]);
+        cluster.run_for(100 * MS);
+        assert_eq!((cluster.started.len(), cluster.skipped().len()), (0, 0), "it waits for the node");
+        if is_led_by_another {
+            cluster.lose(0);
+            cluster.hides_members = true;
+        }
+        cluster.forget(1);
+        cluster.hides_members = false;
+        if is_led_by_another {
+            cluster.elect(2);
+        }
+        cluster.run_for(100 * MS);
+        assert_eq!(cluster.skipped(), ["a@host-b no-node"], "{is_led_by_another}");
+        assert!(cluster.ledger.running.is_empty());
+    }
+}
+
+#[test]
 fn a_trigger_right_after_the_end_of_a_run_on_another_node_does_not_overlap_with_it() {
     let never = Job { run_on: RunOn::Any, ..job("a", "0 0 0 1 1 *") };
     let mut cluster = Cluster::led(2, "10:00:00", vec![never]);
