@@ -36,8 +36,7 @@ fn main() {
     let place = servers.place();
     let nodes = NODES.map(|name| {
         let node = spec(name, jobs).on_service(&place).start();
-        let stands = |event: &support::node::Event| ["takeover.done", "election.following"].contains(&event.name());
-        assert!(node.events().wait(0, LONG, stands).is_some(), "{}", node.events().tail());
+        node.await_in_queue();
         node
     });
     let solo = spec("solo", jobs).start();

@@ -2,9 +2,9 @@
 //!
 //! On nodes of a real service, with sessions of 4 s, it measures how late runs of `run_on: any` begin when a node dies
 //! while some hundred of them are being placed, and when the leader dies after it has placed them and before they are
-//! due; and, on ZooKeeper, how long a takeover takes with a thousand of them in flight in a cluster of a hundred nodes. Slowness is only printed.
-//! The run fails if a job ran twice, if one neither ran nor was skipped, or if the leader placed another run on a node
-//! that it knows does not answer. With a word, it measures only the rows whose name contains it.
+//! due; and, on ZooKeeper, how long a takeover takes with a thousand of them in flight in a cluster of a hundred nodes.
+//! Slowness is only printed. The run fails if a job ran twice, if one neither ran nor was skipped, or if the leader placed
+//! another run on a node that it knows does not answer. With a word, it measures only the rows whose name contains it.
 //!
 //! ```text
 //! deaths     a node dies, or the leader
@@ -32,8 +32,7 @@ use jiff::Timestamp;
 
 use self::service::Service;
 use self::short::pick;
-use self::support::LONG;
-use self::support::node::{Event, Node, Spec};
+use self::support::node::{Node, Spec};
 use self::table::Table;
 
 fn main() -> ExitCode {
@@ -56,15 +55,12 @@ fn in_seconds(seconds: i64) -> Timestamp {
 
 /// Starts nodes, each when the one before is in the queue. So the first leads.
 fn in_line(specs: impl IntoIterator<Item = Spec>) -> Vec<Node> {
-    let mut nodes: Vec<Node> = Vec::new();
-    for spec in specs {
+    let in_queue = |spec: Spec| {
         // In the short form a session outlives whatever else the machine does.
         let spec = spec.option("--session-timeout", pick("4s", "10s")).option("--log", "cronkeeper=debug,warn");
         let node = spec.start();
-        let is_in_line = |event: &Event| ["takeover.done", "election.following"].contains(&event.name());
-        let found = node.events().wait(0, LONG, is_in_line);
-        assert!(found.is_some(), "a node gets into the queue; its log:\n{}", node.events().tail());
-        nodes.push(node);
-    }
-    nodes
+        node.await_in_queue();
+        node
+    };
+    specs.into_iter().map(in_queue).collect()
 }

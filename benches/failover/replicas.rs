@@ -136,9 +136,7 @@ impl Replicas {
 
     /// Waits until a freshly started node leads or follows.
     pub fn settle(&self, i: usize) {
-        let stands = |event: &Event| ["election.following", "takeover.done"].contains(&event.name());
-        let found = self.node(i).events().wait(0, LONG, stands);
-        assert!(found.is_some(), "a node finds its place; its log:\n{}", self.node(i).events().tail());
+        self.node(i).await_in_queue();
     }
 
     /// Waits until a node follows again.

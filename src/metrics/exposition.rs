@@ -14,7 +14,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 
 use super::counts::{Counts, Histogram, JobCounts};
-use crate::status::{JobStatus, LedgerPart, NodeStatus, RunStatus, Status};
+use crate::status::{JobStatus, LedgerPart, PlaceState, RunStatus, Status};
 use cronkeeper_core::clock::later;
 use cronkeeper_core::job::{Alarm, JobName};
 use cronkeeper_core::run::RunState;
@@ -181,9 +181,9 @@ impl Scrape {
     /// The nodes as places to run jobs. Only the leader knows what each has and whether it answers.
     fn places(&self, families: &mut Families<'_>) -> fmt::Result {
         let nodes = if self.leads() { self.status.nodes() } else { Vec::new() };
-        let states = NodeStatus::STATES.iter().filter(|_| !nodes.is_empty());
-        let count = |state: &str| number(nodes.iter().filter(|node| node.state() == state).count());
-        let states = states.map(|&state| (state, count(state)));
+        let states = PlaceState::ALL.into_iter().filter(|_| !nodes.is_empty());
+        let count = |state| number(nodes.iter().filter(|node| node.state() == state).count());
+        let states = states.map(|state| (state.as_str(), count(state)));
         families.labelled("places", "Number of nodes as places to run jobs, by state", "state", states)?;
         let load = nodes.iter().map(|node| (node.node.as_str(), number(node.running + node.placed)));
         let help = "Runs that a node has, and those that are placed on it";

@@ -41,6 +41,32 @@ pub struct NodeStatus {
     pub away_since: Option<Timestamp>,
 }
 
+/// What a node is as a place to run jobs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PlaceState {
+    Available,
+    Suspect,
+    ShuttingDown,
+    Drained,
+    Away,
+}
+
+impl PlaceState {
+    /// From the one that takes most to the one that takes nothing.
+    pub const ALL: [Self; 5] = [Self::Available, Self::Suspect, Self::ShuttingDown, Self::Drained, Self::Away];
+
+    /// As the metrics name it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Available => "available",
+            Self::Suspect => "suspect",
+            Self::ShuttingDown => "shutting-down",
+            Self::Drained => "drained",
+            Self::Away => "away",
+        }
+    }
+}
+
 /// How many runs a node has.
 #[derive(Clone, Copy, Debug, Default)]
 struct Load {
@@ -159,19 +185,16 @@ impl NodeStatus {
         all.into_iter().flatten().collect::<Vec<_>>().join(", ")
     }
 
-    /// What it is as a place to run jobs: one of [`Self::STATES`].
-    pub fn state(&self) -> &'static str {
+    /// What it is as a place to run jobs.
+    pub fn state(&self) -> PlaceState {
         match self {
-            Self { alive: false, .. } => "away",
-            Self { drained: true, .. } => "drained",
-            Self { draining: true, .. } => "shutting-down",
-            Self { suspect: true, .. } => "suspect",
-            _ => "available",
+            Self { alive: false, .. } => PlaceState::Away,
+            Self { drained: true, .. } => PlaceState::Drained,
+            Self { draining: true, .. } => PlaceState::ShuttingDown,
+            Self { suspect: true, .. } => PlaceState::Suspect,
+            _ => PlaceState::Available,
         }
     }
-
-    /// The states, from the one that takes most to the one that takes nothing.
-    pub const STATES: [&str; 5] = ["available", "suspect", "shutting-down", "drained", "away"];
 
     /// Its labels as they are given to `--label`.
     pub fn labels_in_words(&self) -> String {
@@ -236,7 +259,8 @@ mod tests {
         );
         let notes: Vec<_> = nodes.iter().map(|node| node.notes(|at| format!("away since {at}"))).collect();
         assert_eq!(notes, ["accepts nothing in time", "drained, another jobs file", "away"]);
-        assert_eq!(nodes.iter().map(NodeStatus::state).collect::<Vec<_>>(), ["suspect", "drained", "away"]);
+        let states: Vec<&str> = nodes.iter().map(|node| node.state().as_str()).collect();
+        assert_eq!(states, ["suspect", "drained", "away"]);
         assert_eq!(nodes[0].labels_in_words(), "gpu,zone=eu");
     }
 }

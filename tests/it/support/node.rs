@@ -222,6 +222,13 @@ impl Node {
         found.unwrap_or_else(|| panic!("{}: no {name} as wanted; its log:\n{}", self.name(), self.events.tail()))
     }
 
+    /// Waits until a freshly started node leads or follows.
+    pub fn await_in_queue(&self) {
+        let is_in_queue = |event: &Event| ["takeover.done", "election.following"].contains(&event.name());
+        let found = self.events.wait(0, LONG, is_in_queue);
+        assert!(found.is_some(), "{} is not in the queue; its log:\n{}", self.name(), self.events.tail());
+    }
+
     /// The daemon's exit status; `None` while it is running.
     pub fn status(&self) -> Option<ExitStatus> {
         self.process.status()

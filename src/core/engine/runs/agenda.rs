@@ -45,8 +45,8 @@ impl Changed {
     }
 }
 
-/// Takes the first entry if its instant has come.
-pub(super) fn pop_due<T: Ord>(queue: &mut BTreeSet<(Timestamp, T)>, now: Timestamp) -> Option<T> {
+/// Takes the first entry if its instant has come, of either clock.
+pub(super) fn pop_due<At: Ord, T: Ord>(queue: &mut BTreeSet<(At, T)>, now: At) -> Option<T> {
     queue.first().filter(|(at, _)| *at <= now)?;
     queue.pop_first().map(|(_, item)| item)
 }

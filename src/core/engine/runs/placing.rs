@@ -18,6 +18,7 @@ use jiff::Timestamp;
 
 use super::active_run::{ActiveRun, PlacedAt, RunStep};
 use super::active_runs::ActiveRuns;
+use super::agenda::pop_due;
 use super::crowd::{Crowd, WaitsFor};
 use super::places::{Choice, Load, Presence};
 use super::window::{self, Window};
@@ -98,8 +99,7 @@ impl ReadTimes {
     }
 
     fn pop_due(&mut self, now: Uptime) -> Option<RunId> {
-        self.first().filter(|&at| at <= now)?;
-        let (_, run) = self.by_time.pop_first()?;
+        let run = pop_due(&mut self.by_time, now)?;
         self.by_run.remove(&run);
         Some(run)
     }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::active_run::Process;
 use super::admission::Admission;
+use super::agenda::pop_due;
 use super::overdue::OverdueKills;
 use crate::clock::Uptime;
 use crate::process::{Deadline, TreeId};
@@ -103,9 +104,4 @@ impl Trees {
         let timers = [self.timeouts.first(), self.watches.first()].into_iter().flatten();
         timers.map(|&(at, _)| at).chain(self.overdue.next_at()).min()
     }
-}
-
-fn pop_due(timers: &mut BTreeSet<(Uptime, TreeId)>, now: Uptime) -> Option<TreeId> {
-    timers.first().filter(|&&(at, _)| at <= now)?;
-    timers.pop_first().map(|(_, tree_id)| tree_id)
 }
