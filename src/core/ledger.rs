@@ -29,7 +29,9 @@ pub use self::newest::{Gathering, Newest, Window};
 pub use self::pipeline::Pipelines;
 pub use self::write::{Bell, Existing, Write};
 use crate::job::{JobName, LEAST_HISTORY_LIMIT};
-use crate::run::{HistoryRecord, JobRecord, Link, Outcome, RunEnd, RunId, RunRecord, Skip, TriggerSeq, Version};
+use crate::run::{
+    HistoryRecord, JobRecord, Link, Outcome, RunEnd, RunId, RunRecord, RunState, Skip, TriggerSeq, Version,
+};
 use crate::term::{FencingToken, NodeName};
 
 /// Identifies one of the commits in flight.
@@ -149,6 +151,12 @@ pub enum Change {
         /// The node on which the attempt before was placed, and which has not accepted it.
         taken_from: Option<NodeName>,
     },
+    /// Offer a placed attempt to its node once more: its offer is gone. Only the leader, also of an earlier leader's attempt.
+    OfferAgain {
+        /// Version of the run's record as last read or written.
+        at: Version,
+        run: RunRecord,
+    },
     /// Accept an attempt that was placed on this node, which need not lead. Its member guards the write.
     Accept {
         /// Version of the run's record as last read.
@@ -230,6 +238,7 @@ impl Change {
             | Self::BeginDownstream { run, .. }
             | Self::Begin { run, .. }
             | Self::UpdateRun { run, .. }
+            | Self::OfferAgain { run, .. }
             | Self::Accept { run, .. }
             | Self::Refuse { run, .. }
             | Self::ChangeOwner { run, .. }
@@ -251,11 +260,37 @@ impl Change {
             | Self::DropLinks { .. }
             | Self::Resume { .. }
             | Self::UpdateRun { .. }
+            | Self::OfferAgain { .. }
             | Self::SkipRun { .. }
             | Self::ShareOut { .. }
             | Self::Kill { .. } => true,
             Self::ChangeOwner { .. } | Self::Restore { .. } | Self::Accept { .. } | Self::Refuse { .. } => false,
             Self::End { as_leader, .. } => *as_leader,
+        }
+    }
+
+    /// True if the token in the change's record shows that it was decided in a term other than that of `token`.
+    pub fn is_of_another_term(&self, token: FencingToken) -> bool {
+        match self {
+            Self::Begin { run, .. } | Self::BeginTriggered { run } | Self::BeginDownstream { run, .. } => {
+                run.token != token
+            }
+            Self::UpdateRun { run, .. } => {
+                matches!(run.state, RunState::Running | RunState::Placed) && run.token != token
+            }
+            Self::ShareOut { shares, .. } => shares.iter().any(|run| run.token != token),
+            Self::Advance { .. }
+            | Self::DropTrigger { .. }
+            | Self::DropLinks { .. }
+            | Self::Resume { .. }
+            | Self::SkipRun { .. }
+            | Self::OfferAgain { .. }
+            | Self::Accept { .. }
+            | Self::Refuse { .. }
+            | Self::ChangeOwner { .. }
+            | Self::Restore { .. }
+            | Self::Kill { .. }
+            | Self::End { .. } => false,
         }
     }
 
@@ -274,6 +309,7 @@ impl Change {
             | Self::BeginTriggered { .. }
             | Self::BeginDownstream { .. }
             | Self::UpdateRun { .. }
+            | Self::OfferAgain { .. }
             | Self::Accept { .. }
             | Self::Refuse { .. }
             | Self::ChangeOwner { .. }

@@ -9,6 +9,9 @@ use cronkeeper_core::process::{Deadline, ExecStrings, Launch, LaunchFiles, Limit
 use cronkeeper_core::run::Parameters;
 use cronkeeper_core::term::NodeName;
 
+/// The variable that says by which definition of its job a process runs: the job's execution digest.
+pub const DEFINITION: &str = "DEFINITION";
+
 /// The launcher of a node.
 pub struct SimulatedLauncher(pub NodeName);
 
@@ -17,7 +20,8 @@ impl Launcher for SimulatedLauncher {
         let mut ours = variables::of_run(&start.run, &self.0);
         ours.extend(start.lock.iter().flat_map(variables::of_lock));
         let Start { not_before, not_after, deadline, .. } = *start;
-        let environment = environment(&ours, &start.run.parameters);
+        let mut environment = environment(&ours, &start.run.parameters);
+        environment.push_variable(DEFINITION, start.job.execution_digest().as_str());
         Some(Launch { not_before, not_after, deadline, ..launch(start.tree_id, environment) })
     }
 

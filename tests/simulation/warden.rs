@@ -15,6 +15,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::facts::Fact;
 use super::jobs::PARAMETER;
+use super::launcher::DEFINITION;
 use super::world::{Env, Event};
 
 /// The time between two consecutive starts or orders.
@@ -36,6 +37,8 @@ pub struct Process {
     pub scheduled_at: String,
     /// The variable [`PARAMETER`], if it finds it.
     pub parameter: Option<String>,
+    /// The variable [`DEFINITION`].
+    pub definition: String,
 }
 
 /// An action of the warden of `node`; nothing happens if that warden is of another `generation` by then.
@@ -621,6 +624,7 @@ impl Process {
             token: value("CRONKEEPER_FENCING_TOKEN").parse().unwrap_or(0),
             scheduled_at: value("CRONKEEPER_SCHEDULED_AT"),
             parameter: variable(launch, PARAMETER),
+            definition: value(DEFINITION),
         }
     }
 }

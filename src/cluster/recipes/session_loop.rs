@@ -51,7 +51,6 @@ use super::context::{self, LocalNode, SessionContext, SessionError};
 use super::damage::{Damage, Source};
 use super::forget::ForgetLook;
 use super::node::{Deferred, Node, NodeIdentity};
-use super::transaction;
 use super::trim::{CompletedTrim, Roster, Trimmer};
 use super::watcher::{CompletedWatch, Watcher};
 use crate::paths;
@@ -63,6 +62,7 @@ use cronkeeper_core::coordination::Request;
 use cronkeeper_core::election::{self as port, Event};
 use cronkeeper_core::ledger::{self, Change, Commit, CommitId};
 use cronkeeper_core::run::RunState;
+use cronkeeper_core::term::FencingToken;
 use election::{Election, ElectionEvent};
 use ending::LEAVE_WITHIN;
 use failing::Failing;
@@ -469,7 +469,7 @@ impl<'n, C: Session, K: Clock> SessionLoop<'n, C, K> {
             return;
         }
         match self.election.fence(self.node) {
-            Some((candidate, token)) if !transaction::is_of_another_term(&change, token) => {
+            Some((candidate, token)) if !change.is_of_another_term(FencingToken(token)) => {
                 self.pass_to_committer(id, change, Some(candidate));
             }
             _ => self.node.answer(id, Commit::Fenced),

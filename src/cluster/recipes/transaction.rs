@@ -15,7 +15,7 @@ use super::requests;
 use crate::paths;
 use crate::tree::{AtVersion, Life, Op};
 use cronkeeper_core::ledger::{Bell, Change, Write};
-use cronkeeper_core::run::{HistoryRecord, JobRecord, Nonce, RunId, RunRecord, RunState, Version};
+use cronkeeper_core::run::{HistoryRecord, JobRecord, Nonce, RunId, RunRecord, Version};
 use cronkeeper_core::term::NodeName;
 
 /// A change in the words of a multi.
@@ -129,30 +129,6 @@ fn put(path: String, data: Vec<u8>, at: Option<Version>) -> Op {
     match at {
         Some(version) => Op::Set { path, data, at: version.into() },
         None => Op::Create { path, data, life: Life::Lasting },
-    }
-}
-
-/// True if the token in the change's record shows that it was decided in a term other than that of `token`.
-pub fn is_of_another_term(change: &Change, token: i64) -> bool {
-    match change {
-        Change::Begin { run, .. } | Change::BeginTriggered { run } | Change::BeginDownstream { run, .. } => {
-            run.token.0 != token
-        }
-        Change::UpdateRun { run, .. } => {
-            matches!(run.state, RunState::Running | RunState::Placed) && run.token.0 != token
-        }
-        Change::ShareOut { shares, .. } => shares.iter().any(|run| run.token.0 != token),
-        Change::Advance { .. }
-        | Change::DropTrigger { .. }
-        | Change::DropLinks { .. }
-        | Change::Resume { .. }
-        | Change::SkipRun { .. }
-        | Change::Accept { .. }
-        | Change::Refuse { .. }
-        | Change::ChangeOwner { .. }
-        | Change::Restore { .. }
-        | Change::Kill { .. }
-        | Change::End { .. } => false,
     }
 }
 

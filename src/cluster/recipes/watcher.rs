@@ -263,9 +263,9 @@ impl<C: Session, K: Clock> Watcher<C, K> {
         self.requests += 1;
         let (request, reported) = (self.requests, ReportedRun::default());
         self.watched.insert(run.clone(), Watched { has_watch: false, request, reported, keep: None });
-        if self.followed.insert(run.clone()) {
-            self.follow_at.push_back((now + FIRST_READ, run));
-        }
+        // Also if it is followed already: a read that is on its way is of an older request.
+        self.followed.insert(run.clone());
+        self.follow_at.push_back((now + FIRST_READ, run));
     }
 
     /// A term begins: the leader's bell is watched from now on.

@@ -38,6 +38,8 @@ pub(super) enum Purpose {
     ShareOut { run: RunId, given: Box<Given> },
     /// Requests that another node end its run.
     Kill { run: RunId },
+    /// Offers a placed attempt to its node once more.
+    OfferAgain { run: RunId },
     /// Accepts an attempt that was placed on this node.
     Accept { run: RunId },
     /// Puts an own run under the new session, or releases it.
@@ -140,6 +142,7 @@ impl Takeover {
             | Purpose::BeginDownstream { .. }
             | Purpose::DropLinks { .. }
             | Purpose::Resume { .. }
+            | Purpose::OfferAgain { .. }
             | Purpose::Accept { .. }
             | Purpose::ChangeOwner { .. }
             | Purpose::Restore { .. }

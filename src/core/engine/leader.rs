@@ -712,7 +712,9 @@ impl Leader {
             timeline.is_in_conflict = true;
             self.book.schedule(name);
         }
-        let Some(timeline) = self.book.get(name).filter(|timeline| timeline.is_in_conflict) else { return };
+        // While a write is not answered, it is not known what it has begun. The record is read again after that.
+        let is_settled = |timeline: &&Timeline| timeline.is_in_conflict && timeline.open == 0;
+        let Some(timeline) = self.book.get(name).filter(is_settled) else { return };
         let (written, is_new, job) = (timeline.written, timeline.is_new, timeline.job.clone());
         let Some(entry) = entry else {
             // Somebody removed the record: recreate it as it was.

@@ -262,7 +262,12 @@ impl Parts {
                     cx.report(Report::Resumed { job, by });
                 }
             }
-            Purpose::UpdateRun { run, in_doubt, .. } => runs.on_update_answer(cx, &run, id, in_doubt, answer),
+            Purpose::UpdateRun { run, in_doubt, .. } => {
+                runs.on_update_answer(cx, &run, id, in_doubt, answer);
+                if leader.is_some_and(|leader| leader.is_paused(run.job())) {
+                    runs.recall(cx, run.job());
+                }
+            }
             Purpose::SkipRun { run, skip } => runs.on_skip_answer(cx, &run, id, skip, answer),
             Purpose::ShareOut { run, given } => {
                 runs.on_share_out_answer(cx, &run, id, *given, answer);
@@ -270,6 +275,7 @@ impl Parts {
                     runs.recall(cx, run.job());
                 }
             }
+            Purpose::OfferAgain { run } => runs.on_offered_again(cx, &run, id, answer),
             Purpose::Kill { run } => runs.on_kill_answer(cx, &run, id, answer),
             Purpose::Accept { run } => runs.on_accept_answer(cx, &run, id, answer, token),
             Purpose::ChangeOwner { run } => runs.on_change_owner_answer(cx, &run, id, answer),

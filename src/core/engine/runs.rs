@@ -59,7 +59,7 @@ use jiff::Timestamp;
 use self::active_run::{ActiveRun, ActiveRunState, RunStep};
 pub(super) use self::active_run::{News, StopCause};
 use self::active_runs::ActiveRuns;
-use self::agenda::Agenda;
+use self::agenda::{Agenda, Times};
 use self::horizon::Horizon;
 use self::locks::Locks;
 use self::places::{Choice, Places};
@@ -92,10 +92,12 @@ pub(super) struct Runs {
     over: OverAttempts,
     own_writes: OwnWrites,
     /// When the attempts that are placed on this node are answered.
-    offers: BTreeSet<(Uptime, RunId)>,
+    offers: Times,
     places: Places,
     placing: Placing,
     sharing: Sharing,
+    /// The timeout of the session.
+    session_timeout: Duration,
     /// What waits since before then may have been begun by a commit that the store has lost.
     lost_until: Option<Timestamp>,
 }
@@ -109,6 +111,7 @@ impl Runs {
     /// Takes the negotiated timeout of a new session.
     pub fn under(&mut self, session_timeout: Duration) {
         self.trees.under(session_timeout);
+        self.session_timeout = session_timeout;
     }
 
     pub fn records(&self) -> impl Iterator<Item = &RunRecord> {
@@ -341,7 +344,7 @@ impl Runs {
             _ => ActiveRunState::beginning(Arc::clone(job)),
         };
         let mut run = ActiveRun::new(record, Version::FIRST, state);
-        run.commit = Some(commit);
+        (run.is_new, run.commit) = (true, Some(commit));
         self.active.insert(run.record.id(), run);
     }
 

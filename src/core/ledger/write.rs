@@ -94,7 +94,7 @@ impl Change {
             }
             Self::Restore { run, mark } => {
                 let mark = mark.iter().map(|(at, record)| Write::Job { job: &run.job, at: Some(*at), record });
-                mark.chain([begun(run), Write::NotEnded(run.id())]).collect()
+                mark.chain([begun(run), Write::NotEnded(run.id())]).chain(placed(run)).collect()
             }
             Self::BeginTriggered { run } => {
                 let trigger = run.trigger.iter().map(|trigger| Write::RemoveTrigger(trigger.seq));
@@ -121,6 +121,9 @@ impl Change {
             Self::UpdateRun { at, run, taken_from } => {
                 let taken = taken_from.iter().map(|node| removed(node, run));
                 std::iter::once(Write::Run { at: Some(*at), record: run }).chain(taken).chain(placed(run)).collect()
+            }
+            Self::OfferAgain { at, run } => {
+                std::iter::once(Write::Run { at: Some(*at), record: run }).chain(placed(run)).collect()
             }
             Self::Kill { at, run } => vec![Write::Run { at: Some(*at), record: run }],
             Self::ChangeOwner { at, run } => {

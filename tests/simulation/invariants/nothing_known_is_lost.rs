@@ -1,8 +1,8 @@
 //! Invariant: whatever the servers lose, what a living node knows counts.
 //!
 //! No run that is on record is begun again. No attempt is started that the same node has started before, or another whose
-//! process lives, does not stall, and was in touch with the servers when the attempt was begun. In peace, all runs that a
-//! living process has started are on record.
+//! process lives, does not stall, and was in touch with the servers when the attempt was begun. Nor is any attempt of a run
+//! started while such a node has a process of that run. In peace, all runs that a living process has started are on record.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -31,6 +31,8 @@ pub struct NothingKnownIsLost {
     started: BTreeMap<usize, BTreeSet<(String, u32)>>,
     /// Those of its living process.
     known: BTreeMap<usize, BTreeSet<(String, u32)>>,
+    /// The runs that each node has a process of.
+    alive: BTreeMap<usize, BTreeSet<String>>,
     /// The nodes that have been in touch with the servers since the last loss, and since when.
     in_touch: BTreeMap<usize, Uptime>,
     /// The nodes whose loop stands still: their backend may connect, and yet they write nothing.
@@ -95,10 +97,19 @@ impl Invariant for NothingKnownIsLost {
                 if let Some((other, _)) = others.find(|(_, known)| known.contains(&attempt)) {
                     return Err(format!("node-{other} has started it before: {process:?}"));
                 }
+                let mut others = self.alive.iter().filter(|(node, _)| **node != process.node && is_in_touch(node));
+                if let Some((other, _)) = others.find(|(_, runs)| runs.contains(&process.run)) {
+                    return Err(format!("node-{other} has a process of the run: {process:?}"));
+                }
+                self.alive.entry(process.node).or_default().insert(process.run.clone());
                 self.known.entry(process.node).or_default().insert(attempt);
+            }
+            Fact::Gone(process) => {
+                self.alive.entry(process.node).or_default().remove(&process.run);
             }
             Fact::Died { node } => {
                 self.known.remove(node);
+                self.alive.remove(node);
                 self.in_touch.remove(node);
                 self.stalled.remove(node);
             }

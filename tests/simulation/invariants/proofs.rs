@@ -9,11 +9,11 @@ use cronkeeper_cluster::zookeeper::client::{Mode, Op};
 use cronkeeper_cluster::zookeeper::session_id;
 use cronkeeper_core::clock::Uptime;
 use cronkeeper_core::election::Place;
-use cronkeeper_core::job::{Alarm, JobName};
+use cronkeeper_core::job::{Alarm, Digest, JobName};
 use cronkeeper_core::ledger::Commit;
 use cronkeeper_core::run::{
-    Attempt, HistoryRecord, JobRecord, Link, Nonce, OnLoss, Outcome, Owner, Parameters, Past, RaisedAlarm, RunEnd,
-    RunId, RunRecord, RunState, Skip, SkipReason, StandingAlarms, Trigger, TriggerRecord, TriggerSeq,
+    Attempt, HistoryRecord, JobRecord, Link, Nonce, OnLoss, Outcome, Owner, Parameters, Past, Placement, RaisedAlarm,
+    RunEnd, RunId, RunRecord, RunState, Skip, SkipReason, StandingAlarms, Trigger, TriggerRecord, TriggerSeq,
 };
 use cronkeeper_core::term::{FencingToken, NodeName, SessionId};
 use jiff::{SignedDuration, Timestamp, ToSpan as _};
@@ -30,6 +30,7 @@ use super::no_program_begins_early::NoProgramBeginsEarly;
 use super::no_two_processes_of_a_run::NoTwoProcesses;
 use super::nothing_known_is_lost::NothingKnownIsLost;
 use super::parameters_stay_with_the_run::ParametersStayWithTheRun;
+use super::placed_runs_follow_their_acceptance::PlacedRunsFollowTheirAcceptance;
 use super::{Invariant, Successors, besides_lasts};
 use crate::ledger::txn::Txn;
 
@@ -123,7 +124,7 @@ fn begun(zxid: i64, run: &str) -> Fact {
 
 fn process(node: usize, pid: i32, run: &str, attempt: u32) -> Process {
     let scheduled_at = RunId::parse(run).unwrap().scheduled_at().to_string();
-    Process { node, pid, run: run.into(), attempt, token: 1, scheduled_at, parameter: None }
+    Process { node, pid, run: run.into(), attempt, token: 1, scheduled_at, parameter: None, definition: String::new() }
 }
 
 #[test]
@@ -251,6 +252,46 @@ fn two_processes_of_a_run_or_of_a_job_are_seen() {
     assert_broken(vec![begun(1, RUN), begun(2, NEXT), spawned(0, 1, RUN, 1), spawned(1, 2, NEXT, 1)], "two processes");
     let frozen = vec![begun(1, RUN), spawned(0, 1, RUN, 1), Fact::Frozen { node: 0 }, rerun, spawned(1, 2, RUN, 2)];
     assert_eq!(verdict(frozen), Ok(()));
+}
+
+#[test]
+fn a_placed_run_that_is_not_what_the_leader_decided_is_seen() {
+    let decided = Digest::of(b"decided");
+    let accepted = |node: usize, attempt, run: &str| {
+        let mut record: RunRecord = serde_json::from_slice(&on(node, record(attempt, "n1"))).unwrap();
+        record.placement = Some(Box::new(Placement::new(decided.clone())));
+        committed(attempt.into(), vec![set(&path(run), serde_json::to_vec(&record).unwrap())], &[])
+    };
+    let by = |definition: &Digest, node, attempt: u32, token| {
+        let definition = definition.to_string();
+        Fact::Spawned(Process { token, definition, ..process(node, attempt.cast_signed(), RUN, attempt) })
+    };
+    let is_decided = |node, attempt, token| by(&decided, node, attempt, token);
+    let gone = Fact::Gone(process(1, 1, RUN, 1));
+    let twice = |token| {
+        vec![accepted(1, 1, RUN), is_decided(1, 1, 5), gone.clone(), accepted(0, 2, RUN), is_decided(0, 2, token)]
+    };
+    let judge = |facts: Vec<Fact>| {
+        let mut invariant = PlacedRunsFollowTheirAcceptance::default();
+        facts.iter().try_for_each(|fact| invariant.observe(Uptime::ZERO, fact))
+    };
+    let is_broken = |facts, by: &str| {
+        let broken = judge(facts).expect_err("it is broken");
+        assert!(broken.contains(by), "{broken}");
+    };
+    assert_eq!(judge(twice(6)), Ok(()));
+    is_broken(twice(5), "has the token 5, and attempt 1 had 5");
+    is_broken(vec![accepted(1, 1, RUN), is_decided(0, 1, 5)], "is started on node-0");
+    is_broken(vec![accepted(1, 1, RUN), is_decided(1, 2, 5)], "no record has it as running");
+    is_broken(vec![accepted(1, 1, RUN), by(&Digest::of(b"another"), 1, 1, 5)], "the leader decided on");
+    let labelled = "any-where.20261120T000000Z";
+    let on_node = |node: usize| {
+        let definition = decided.to_string();
+        let process = Process { definition, ..process(node, 1, labelled, 1) };
+        judge(vec![accepted(node, 1, labelled), Fact::Spawned(process)])
+    };
+    assert_eq!(on_node(1), Ok(()));
+    assert!(on_node(0).is_err_and(|broken| broken.contains("lacks the labels")));
 }
 
 #[test]

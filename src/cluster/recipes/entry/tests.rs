@@ -71,3 +71,26 @@ fn the_member_of_another_daemon_holds_the_name() {
     let by = format!("process 7 on host h, session {}", session.0);
     assert_eq!(held, Ok(Entered::NameHeld { by, session, timeout: Some(Duration::from_secs(4)) }));
 }
+
+#[test]
+fn the_leader_is_notified_of_what_a_node_publishes() {
+    let server = Server::default();
+    server.tree().put(paths::NODES, Vec::new());
+    server.tree().put(paths::PLACES, Vec::new());
+    server.tree().put_ephemeral(PATH, OWNER);
+    let publish = || {
+        let published = publish(server.context(ByHand::default()), member("host-a"));
+        published.now_or_never().expect("answered at once")
+    };
+    let versions = || [PATH, paths::PLACES].map(|path| server.tree().stat(path).map(|stat| stat.version));
+    let before = versions();
+    assert_eq!(publish(), Ok(true));
+    let after = versions();
+    assert!(before.iter().zip(&after).all(|(before, after)| before < after), "{before:?} {after:?}");
+    // The member is written also where the leader cannot be notified.
+    server.tree().close(paths::PLACES, Right::Write);
+    assert_eq!(publish(), Ok(true));
+    assert!(versions()[0] > after[0] && versions()[1] == after[1]);
+    server.tree().remove(PATH);
+    assert_eq!(publish(), Ok(false));
+}

@@ -11,7 +11,8 @@ use crate::test_records::{self, record, success};
 use cronkeeper_core::job::{Digest, JobName};
 use cronkeeper_core::ledger::SkipWrite;
 use cronkeeper_core::run::{
-    Link, Note, OnLoss, Outcome, Owner, Parameters, Past, Placement, RunEnd, Skip, Trigger, TriggerSeq, UpstreamResult,
+    Link, Note, OnLoss, Outcome, Owner, Parameters, Past, Placement, RunEnd, RunState, Skip, Trigger, TriggerSeq,
+    UpstreamResult,
 };
 use cronkeeper_core::term::{FencingToken, NodeName, SessionId};
 
@@ -140,7 +141,7 @@ fn a_triggers_run_is_known_by_its_nonce_in_the_run_and_the_history() {
         assert!(trace.mark.is_in(&written(source, &trace.path)), "{}", trace.path);
         assert!(!trace.mark.is_in(&json(&self::run("backup", 60, "9-1"))));
     }
-    assert!(is_of_another_term(&ours, 9) && !is_of_another_term(&ours, 7));
+    assert!(ours.is_of_another_term(FencingToken(9)) && !ours.is_of_another_term(FencingToken(7)));
 }
 
 #[test]
@@ -215,7 +216,7 @@ fn a_run_that_follows_others_is_made_in_the_place_of_their_links_and_known_by_it
     for trace in traces(&follow).iter().take(2) {
         assert!(trace.mark.is_in(&written(&follow, &trace.path)), "{}", trace.path);
     }
-    assert!(is_of_another_term(&follow, 9) && !is_of_another_term(&follow, 7));
+    assert!(follow.is_of_another_term(FencingToken(9)) && !follow.is_of_another_term(FencingToken(7)));
 }
 
 #[test]
@@ -246,14 +247,18 @@ fn an_attempt_is_placed_with_an_offer_and_accepted_at_the_version_that_its_node_
     assert_eq!(shapes(&update(other)), [set.to_owned(), of_other, format!("create {offer}")]);
     let same = Some(NodeName::new("host-a"));
     assert_eq!(shapes(&update(same)), [set.to_owned(), format!("set {offer} any")], "it stays where it is");
-    assert!(is_of_another_term(&update(None), 9) && !is_of_another_term(&update(None), 7));
+    assert!(update(None).is_of_another_term(FencingToken(9)) && !update(None).is_of_another_term(FencingToken(7)));
+
+    let again = Change::OfferAgain { at: Version(5), run: placed.clone() };
+    assert_eq!(shapes(&again), shapes(&update(None)));
+    assert!(!again.is_of_another_term(FencingToken(9)), "also what an earlier leader has placed");
 
     let accepted = RunRecord { state: RunState::Running, ..placed.clone() };
     let accept = Change::Accept { at: Version(5), run: accepted.clone() };
     assert_eq!(shapes(&accept), [set.to_owned(), format!("delete {offer} any")]);
     let planned = Planned::of(&accept);
     assert_eq!((planned.member.as_deref(), planned.rung), (Some("/cronkeeper/nodes/host-a"), Vec::new()));
-    assert!(!is_of_another_term(&accept, 9), "it needs no term");
+    assert!(!accept.is_of_another_term(FencingToken(9)), "it needs no term");
 
     assert_eq!(Planned::of(&update(None)).rung, [Rung::Node(NodeName::new("host-a"))]);
     let refuse = Change::Refuse { at: Version(5), run: RunRecord { state: RunState::Unstarted, ..placed.clone() } };
@@ -346,7 +351,7 @@ fn an_end_is_known_by_its_whole_record() {
 
 #[test]
 fn a_begin_of_an_earlier_term_is_recognized_by_its_token() {
-    assert!(!is_of_another_term(&begin("backup", 4, 60, "7-1"), 7));
-    assert!(is_of_another_term(&begin("backup", 4, 60, "7-1"), 9));
-    assert!(!is_of_another_term(&end("backup", 4, 60, "7-1"), 9), "an end stands by itself");
+    assert!(!begin("backup", 4, 60, "7-1").is_of_another_term(FencingToken(7)));
+    assert!(begin("backup", 4, 60, "7-1").is_of_another_term(FencingToken(9)));
+    assert!(!end("backup", 4, 60, "7-1").is_of_another_term(FencingToken(9)), "an end stands by itself");
 }

@@ -182,6 +182,19 @@ fn a_followed_run_is_read_after_a_while_and_watched_if_it_is_still_there() {
 }
 
 #[test]
+fn a_run_that_is_followed_again_while_it_is_read_is_read_once_more() {
+    let mut fixture = Fixture::new();
+    let run = fixture.put(0, 1);
+    fixture.watcher.follow(run.clone(), fixture.clock.now().up);
+    fixture.clock.pass(FIRST_READ);
+    fixture.watcher.start_next(fixture.clock.now().up);
+    fixture.watcher.follow(run.clone(), fixture.clock.now().up);
+    assert_eq!(fixture.events(), [], "the answer is to the request before");
+    fixture.clock.pass(FIRST_READ);
+    assert!(matches!(&fixture.events()[..], [Event::Run(read, Some(_))] if *read == run));
+}
+
+#[test]
 fn the_leaders_bell_has_runs_without_a_watch_read_at_once() {
     let mut fixture = Fixture::new();
     fixture.watcher.start_term();

@@ -45,6 +45,8 @@ pub(in crate::engine) struct ActiveRun {
     pub asked_at: Option<Uptime>,
     /// The record of a run that waits, while the write that begins it is not answered.
     pub waiting: Option<Box<RunRecord>>,
+    /// The write that makes its record is not answered.
+    pub is_new: bool,
     /// The in-flight commit about the run: never more than one.
     pub commit: Option<CommitId>,
     /// News of the run that arrived while a commit about it was in flight; handled if that commit is rejected.
@@ -391,6 +393,7 @@ impl ActiveRun {
             read_at: None,
             asked_at: None,
             waiting: None,
+            is_new: false,
             commit: None,
             news: None,
         }
@@ -459,6 +462,17 @@ impl ActiveRun {
         matches!(self.state, ActiveRunState::Placed)
     }
 
+    /// True while this leader has placed it and has not read that its node has accepted it, although it may be known that
+    /// its node has no offer of it any more.
+    pub fn is_unanswered(&self) -> bool {
+        self.placed.is_some() && (self.is_placed() || self.is_remote())
+    }
+
+    /// True if it was placed by then.
+    pub fn is_placed_by(&self, at: Option<Uptime>) -> bool {
+        self.placed.as_ref().is_some_and(|placed| Some(placed.since) <= at)
+    }
+
     /// True if its node was seen to have no offer of it, and the record is still the same.
     pub fn has_no_offer(&self) -> bool {
         self.placed.as_ref().is_some_and(|placed| placed.unlisted == Some(self.version))
@@ -492,6 +506,22 @@ impl ActiveRun {
     /// True while this node has been offered it and has not answered.
     pub fn is_offered(&self) -> bool {
         matches!(self.phase(), Some(Phase::Offered(_)))
+    }
+
+    /// True while this node has been offered it and has not accepted it, or has refused it.
+    pub fn is_unaccepted(&self) -> bool {
+        match self.phase() {
+            Some(Phase::Offered(_)) => true,
+            Some(Phase::Releasing(release)) => release.refusal.is_some(),
+            _ => false,
+        }
+    }
+
+    /// True if this process has accepted it, and has a process for it or knows how that ended.
+    pub fn was_accepted_here(&self) -> bool {
+        let was_begun = self.job().is_some() || self.ended().is_some_and(|ended| ended.was_written);
+        let is_over_or_alive = matches!(self.phase(), Some(Phase::Alive(_) | Phase::Ended(_)));
+        self.record.placement.is_some() && was_begun && is_over_or_alive
     }
 
     /// What this node was offered, until it has begun it.
@@ -546,7 +576,7 @@ impl ActiveRun {
 
     /// True if the ledger is known to have the run in flight.
     pub fn is_begun(&self) -> bool {
-        !matches!(self.phase(), Some(Phase::Beginning | Phase::Unconfirmed))
+        !self.is_new && !matches!(self.phase(), Some(Phase::Beginning | Phase::Unconfirmed))
     }
 
     /// When the run was due to start, so that its lateness counts from then. `job`: its definition, if known.

@@ -1,10 +1,11 @@
 //! A leader's agenda of unowned and cut-off runs: due instants and pending changes.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use jiff::Timestamp;
 
+use crate::clock::Uptime;
 use crate::job::JobName;
 use crate::run::RunId;
 use crate::term::NodeName;
@@ -25,6 +26,32 @@ impl Agenda {
     /// True if the node is alive, as far as was read.
     pub fn is_alive(&self, node: &NodeName) -> bool {
         self.members.contains(node)
+    }
+}
+
+/// When something is to be done about runs: each at one time, whatever was set before.
+#[derive(Debug, Default)]
+pub(super) struct Times {
+    by_time: BTreeSet<(Uptime, RunId)>,
+    by_run: BTreeMap<RunId, Uptime>,
+}
+
+impl Times {
+    pub fn set(&mut self, run: &RunId, at: Uptime) {
+        if let Some(before) = self.by_run.insert(run.clone(), at) {
+            self.by_time.remove(&(before, run.clone()));
+        }
+        self.by_time.insert((at, run.clone()));
+    }
+
+    pub fn first(&self) -> Option<&(Uptime, RunId)> {
+        self.by_time.first()
+    }
+
+    pub fn pop_due(&mut self, now: Uptime) -> Option<RunId> {
+        let run = pop_due(&mut self.by_time, now)?;
+        self.by_run.remove(&run);
+        Some(run)
     }
 }
 

@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use super::active_run::{ActiveRun, ActiveRunState, LocalRun, News, Offer, Phase, Release, RunStep};
 use super::ending::pause_after;
+use super::placing::LOOK_AT_LOCKED_EVERY;
 use super::{Runs, window};
 use crate::clock::{Uptime, later};
 use crate::engine::commits::Purpose;
@@ -69,6 +70,7 @@ impl Runs {
     /// Offers a run to this node that the leader here has placed on it.
     pub(super) fn offer_here(&mut self, cx: &mut Context, run: &RunId) {
         if self.step(cx, run, RunStep::Offer(Offer { received: cx.now.up, quiet_until: None })) {
+            self.active.get_mut(run).into_iter().for_each(|active| active.placed = None);
             self.consider(cx, run);
         }
     }
@@ -81,7 +83,7 @@ impl Runs {
         let lead = if is_covered { horizon } else { Duration::ZERO };
         let at = self.begins_at(cx, run);
         let at = at.map_or(cx.now.up, |at| cx.now.up + at.since(cx.now.up).saturating_sub(lead));
-        self.offers.insert((at, run.clone()));
+        self.offers.set(run, at);
     }
 
     /// Considers all offers again, because something about this node has changed.
@@ -114,24 +116,25 @@ impl Runs {
 
     /// Accepts or refuses what is to be answered now.
     pub fn answer_offers(&mut self, cx: &mut Context) {
-        while let Some((_, run)) = self.offers.first().filter(|&&(at, _)| at <= cx.now.up).cloned() {
+        let now = cx.now.up;
+        while let Some((_, run)) = self.offers.first().filter(|&&(at, _)| at <= now).cloned() {
             let Some(active) = self.active.get(&run).filter(|active| active.is_offered() && active.commit.is_none())
             else {
-                self.offers.pop_first();
+                self.offers.pop_due(now);
                 continue;
             };
             if cx.session.is_none() {
                 return;
             }
             if let Some(reason) = why_refused(cx, &active.record) {
-                self.offers.pop_first();
+                self.offers.pop_due(now);
                 self.refuse(cx, &run, reason);
                 continue;
             }
             if !self.trees.admission.admits(self.active.starting()) || !self.may_accept(cx) {
                 return;
             }
-            self.offers.pop_first();
+            self.offers.pop_due(now);
             self.accept(cx, &run);
         }
     }
@@ -163,9 +166,11 @@ impl Runs {
         let Some(offer) = active.offer_mut() else { return };
         let quiet_until = *offer.quiet_until.get_or_insert(cx.now.up + QUIET);
         if cx.now.up < quiet_until {
-            self.offers.insert((quiet_until, run.clone()));
+            self.offers.set(run, quiet_until);
             return;
         }
+        // It is refused once it is too late to begin it.
+        self.offers.set(run, cx.now.up + LOOK_AT_LOCKED_EVERY);
         let Some(placement) = active.record.placement.as_mut().filter(|placement| !placement.awaits_locks) else {
             return;
         };
@@ -253,10 +258,12 @@ impl Runs {
         }
     }
 
-    /// Forgets an offer that no longer counts. It has had no process here. A leader keeps the run.
+    /// Forgets an offer that no longer counts. It has had no process here. A leader keeps the run as one that is placed.
     pub(super) fn drop_offer(&mut self, cx: &mut Context, run: &RunId) {
         if cx.leads() {
+            let received = self.active.get(run).and_then(ActiveRun::offer).map(|offer| offer.received);
             self.step(cx, run, RunStep::Disown);
+            self.await_answer_again(cx, run, received.unwrap_or(cx.now.up));
         } else {
             self.active.remove(run);
             self.release_unneeded_locks(cx, run);

@@ -171,6 +171,7 @@ impl Runs {
     /// Handles the answer to the begin of a run.
     pub fn on_attempt_answer(&mut self, cx: &mut Context, run: &RunId, id: CommitId, answer: Commit) {
         let Some(active) = self.answered_run(run, id) else { return };
+        active.is_new = false;
         if active.is_queued() {
             return self.on_queued_answer(cx, run, answer);
         }
@@ -463,6 +464,8 @@ impl Runs {
                 // The accepted change may also be the new session, requested while the process was still alive.
                 if is_released && active.release_mut().is_some() {
                     self.on_released(cx, run)
+                } else if active.is_offered() {
+                    self.consider(cx, run)
                 } else {
                     self.commit_next(cx, run)
                 }
@@ -553,18 +556,25 @@ impl Runs {
             return self.on_offer_read(cx, run, found);
         }
         match found {
-            Some((record, version)) if active.record.is_same_attempt(&record) => {
+            Some((record, version)) if active.record.is_same_attempt(&record) && record.owner.node == cx.node => {
                 // The same attempt, whichever decision of the term wrote it, and even if another leader has marked it
                 // cut off since: nobody has started it.
                 active.version = version;
                 active.is_placed_again = record.state == RunState::Placed;
                 active.record.kill = record.kill.clone().or(active.record.kill.take());
-                if record.state.is_released() && active.release_mut().is_none() {
+                let is_lost = active.is_placed_again && !active.is_unaccepted();
+                let is_released = record.state.is_released() && active.release_mut().is_none();
+                if is_released && !active.was_accepted_here() {
                     active.record = record;
                     // Released by an earlier process of this node, which died before it received the answer.
                     return self.on_released(cx, run);
                 }
-                if active.is_placed_again {
+                let mut is_taken_back = is_released && active.ended().is_some_and(|ended| ended.was_written);
+                if is_released && let Some(process) = active.process_mut() {
+                    // The leader has taken it back, because the service had lost that it was accepted.
+                    (process.needs_change_owner, is_taken_back) = (true, true);
+                }
+                if is_lost || is_taken_back {
                     self.report_rewound(cx, run);
                 }
                 if is_unconfirmed {
@@ -582,6 +592,11 @@ impl Runs {
                 }
                 self.report_rewound(cx, run);
                 self.commit_next(cx, run);
+            }
+            None if is_unconfirmed && cx.leads() && active.record.placement.is_some() => {
+                // Its acceptance is not answered. The service may have lost that it was placed.
+                self.drop_offer(cx, run);
+                self.look_up(cx, run);
             }
             None if is_unconfirmed && cx.leads() && active.put_back() => {
                 // The service has lost the run that was to be begun.

@@ -26,7 +26,7 @@ pub(super) struct Places {
     is_complete: bool,
     /// So were the places of nodes that are away.
     is_defined: bool,
-    /// The nodes that the cluster has forgotten, and when this leader noticed.
+    /// The nodes that the cluster has forgotten and for which there is something yet, and when this leader noticed.
     forgotten: BTreeMap<NodeName, Timestamp>,
     /// Number of attempts placed so far.
     placed: u64,
@@ -179,15 +179,15 @@ impl Places {
         self.is_complete && self.is_defined
     }
 
-    /// Takes all places that the cluster knows. `named`: nodes for which earlier terms have left something.
-    pub fn define(&mut self, now: Timestamp, all: BTreeMap<NodeName, Place>, named: impl Iterator<Item = NodeName>) {
+    /// Takes all places that the cluster knows. `named`: nodes for which there is something, perhaps of earlier terms.
+    pub fn define(&mut self, now: Timestamp, all: BTreeMap<NodeName, Place>, named: &BTreeSet<NodeName>) {
         if !std::mem::replace(&mut self.is_defined, true) {
-            let is_gone = |node: &NodeName| !all.contains_key(node) && !self.known.contains_key(node);
-            self.forgotten.extend(named.filter(is_gone).map(|node| (node, now)));
+            let is_gone = |node: &&NodeName| !all.contains_key(*node) && !self.known.contains_key(*node);
+            self.forgotten.extend(named.iter().filter(is_gone).map(|node| (node.clone(), now)));
         }
         let gone = self.known.extract_if(.., |node, place| place.member.is_none() && !all.contains_key(node));
         self.forgotten.extend(gone.map(|(node, _)| (node, now)));
-        self.forgotten.retain(|node, _| !all.contains_key(node));
+        self.forgotten.retain(|node, _| !all.contains_key(node) && named.contains(node));
         for (node, Place { labels, weight, .. }) in all {
             let place = self.known.entry(node).or_default();
             if place.labels != labels {
@@ -516,7 +516,7 @@ pub fn unplaceable<'j>(
         return BTreeMap::new();
     }
     let mut known = Places::default();
-    known.define(Timestamp::UNIX_EPOCH, places.clone(), std::iter::empty());
+    known.define(Timestamp::UNIX_EPOCH, places.clone(), &BTreeSet::new());
     // Where a record was read from does not matter here.
     let with_session = |member: &Member| {
         let session = member.session.clone().unwrap_or_else(|| SessionId(String::new()));

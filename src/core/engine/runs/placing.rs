@@ -18,18 +18,19 @@ use jiff::Timestamp;
 
 use super::active_run::{ActiveRun, PlacedAt, RunStep};
 use super::active_runs::ActiveRuns;
-use super::agenda::pop_due;
+use super::agenda::Times;
 use super::crowd::{Crowd, WaitsFor};
 use super::places::{Choice, Load, Presence};
 use super::window::{self, Window};
 use super::{Runs, retry};
 use crate::clock::Uptime;
 use crate::election::{Member, Place};
+use crate::engine::commits::Purpose;
 use crate::engine::context::{Context, Fact};
 use crate::engine::report::Report;
 use crate::escape;
 use crate::job::{Job, JobName, JobSet, Misfire, Overlap, RunWhere};
-use crate::ledger::{Commit, OwnerState, Request};
+use crate::ledger::{Change, Commit, CommitId, OwnerState, Request};
 use crate::run::{LONGEST_HOLD, Owner, Placement, RefusalReason, RunId, RunRecord, RunState, SkipReason};
 use crate::term::NodeName;
 
@@ -46,7 +47,7 @@ const FRESH: Duration = Duration::from_millis(100);
 /// A read that is not answered by then is requested again; so is that of an overdue attempt that stays where it is.
 const ASK_AGAIN: Duration = Duration::from_secs(2);
 /// An attempt that waits for locks is looked at so often.
-const LOOK_AT_LOCKED_EVERY: Duration = Duration::from_secs(5);
+pub(super) const LOOK_AT_LOCKED_EVERY: Duration = Duration::from_secs(5);
 /// How long before its time an attempt is placed, beside what commits take.
 const TRANSFER: Duration = Duration::from_millis(20);
 /// Longest time that an attempt is placed before its time.
@@ -56,7 +57,7 @@ const LONGEST_AHEAD: Duration = Duration::from_millis(500);
 #[derive(Debug, Default)]
 pub(super) struct Placing {
     /// When the answers to placed attempts are overdue.
-    overdue: ReadTimes,
+    overdue: Times,
     /// Runs that wait for a node that fits.
     pub unplaced: BTreeSet<RunId>,
     /// Those that are reported. Shares are reported by node.
@@ -77,32 +78,10 @@ pub(super) struct Placing {
     asked: BTreeMap<NodeName, Asked>,
     /// When the term began.
     since: Uptime,
-}
-
-/// When runs are read: each at one time, whatever was set before. Else each answer would add a further read.
-#[derive(Debug, Default)]
-struct ReadTimes {
-    by_time: BTreeSet<(Uptime, RunId)>,
-    by_run: BTreeMap<RunId, Uptime>,
-}
-
-impl ReadTimes {
-    fn set(&mut self, run: &RunId, at: Uptime) {
-        if let Some(before) = self.by_run.insert(run.clone(), at) {
-            self.by_time.remove(&(before, run.clone()));
-        }
-        self.by_time.insert((at, run.clone()));
-    }
-
-    fn first(&self) -> Option<Uptime> {
-        self.by_time.first().map(|&(at, _)| at)
-    }
-
-    fn pop_due(&mut self, now: Uptime) -> Option<RunId> {
-        let run = pop_due(&mut self.by_time, now)?;
-        self.by_run.remove(&run);
-        Some(run)
-    }
+    /// When the connection was last back, perhaps to servers that have lost something.
+    pub resumed_at: Option<Uptime>,
+    /// When it was last noticed that the service has lost something. What was placed before may have been accepted.
+    pub lost_at: Option<Uptime>,
 }
 
 /// A read of a node's open offers.
@@ -325,14 +304,70 @@ impl Runs {
     fn expect_answer(&mut self, cx: &Context, run: &RunId, answer_by: Uptime) {
         if let Some(active) = self.active.get_mut(run) {
             let since = active.placed.as_ref().map_or(cx.now.up, |placed| placed.since);
-            active.placed = Some(PlacedAt::new(since, answer_by));
+            let moved = active.placed.as_mut().and_then(|placed| placed.moved.take());
+            active.placed = Some(PlacedAt { moved, ..PlacedAt::new(since, answer_by) });
             self.placing.overdue.set(run, answer_by);
+        }
+    }
+
+    /// The service may have changed its servers: gives the nodes time to write again what they have accepted.
+    pub(super) fn put_off_placed(&mut self, cx: &Context) {
+        self.placing.resumed_at = Some(cx.now.up);
+        let answer_by = self.answers_from(cx);
+        let is_earlier = |placed: &PlacedAt| placed.answer_by < answer_by || placed.unlisted.is_some();
+        let is_open = |run: &ActiveRun| run.is_unanswered() && run.placed.as_ref().is_some_and(is_earlier);
+        let placed = self.active.iter().filter(|(_, run)| is_open(run));
+        let placed: Vec<RunId> = placed.map(|(run, _)| run.clone()).collect();
+        placed.iter().for_each(|run| self.expect_answer(cx, run, answer_by));
+    }
+
+    /// From when on the nodes that are in touch with the service have written again what it may have lost.
+    fn answers_from(&self, cx: &Context) -> Uptime {
+        let resumed = self.placing.resumed_at.map(|at| at + ASK_AGAIN.max(self.session_timeout / 4));
+        resumed.map_or(cx.now.up, |at| at.max(cx.now.up))
+    }
+
+    /// Takes a run as one that was placed at this time, or before: what has become of it is read.
+    pub(super) fn await_answer_again(&mut self, cx: &mut Context, run: &RunId, since: Uptime) {
+        if !self.step(cx, run, RunStep::Place) {
+            return;
+        }
+        let to_come = self.time_to_come(cx, run).map_or(Duration::ZERO, |at| at.duration_since(cx.due).unsigned_abs());
+        let answer_by = (cx.now.up + to_come.max(ASK_AGAIN)).max(self.answers_from(cx));
+        if let Some(active) = self.active.get_mut(run) {
+            active.record.state = RunState::Placed;
+            active.placed.get_or_insert(PlacedAt::new(since, answer_by));
+        }
+        self.expect_answer(cx, run, answer_by);
+    }
+
+    /// Offers an attempt to its node again, which has no offer of it. It may have accepted it, and knows.
+    fn offer_again(&mut self, cx: &mut Context, run: &RunId) {
+        let nonce = cx.nonce();
+        let Some(active) = self.active.get_mut(run).filter(|active| active.commit.is_none()) else { return };
+        active.record.nonce = nonce;
+        let change = Change::OfferAgain { at: active.version, run: active.record.clone() };
+        active.commit = Some(cx.commit(change, Purpose::OfferAgain { run: run.clone() }));
+    }
+
+    /// Handles the answer to offering an attempt again.
+    pub fn on_offered_again(&mut self, cx: &mut Context, run: &RunId, id: CommitId, answer: Commit) {
+        let Some(active) = self.answered_run(run, id) else { return };
+        match answer {
+            Commit::Accepted => {
+                active.version = active.version.next();
+                self.await_answer_again(cx, run, cx.now.up);
+                self.apply_kill(cx, run);
+                self.take_up_news(cx, run);
+            }
+            Commit::Superseded | Commit::Unknown => self.on_settled_by_another(cx, run),
+            Commit::Fenced => self.leave(cx, run),
         }
     }
 
     /// When a placed attempt is next overdue, or room is looked for.
     pub fn placing_at(&self, cx: &Context) -> Option<Uptime> {
-        let overdue = self.placing.overdue.first();
+        let overdue = self.placing.overdue.first().map(|&(at, _)| at);
         let looks = self.placing.looks_for_room() && self.knows_places(cx) && cx.leads();
         let room = looks.then(|| self.placing.room_asked.map_or(Uptime::ZERO, |asked| asked + LOOK_FOR_ROOM_EVERY));
         let pause = self.places.pause_ends_at().filter(|_| cx.leads());
@@ -508,8 +543,11 @@ impl Runs {
 
     /// Takes all places that the cluster knows.
     pub fn on_places(&mut self, cx: &mut Context, all: BTreeMap<NodeName, Place>) {
-        let named = self.active.iter().filter_map(|(run, _)| run.node().cloned());
-        self.places.define(cx.due, all, named);
+        let shares = self.active.iter().filter_map(|(run, _)| run.node());
+        let to_share =
+            self.active.values().flat_map(|active| active.record.share_among.iter().flat_map(|nodes| nodes.iter()));
+        let named: BTreeSet<NodeName> = shares.chain(to_share).cloned().collect();
+        self.places.define(cx.due, all, &named);
         if cx.leads() {
             self.on_other_places(cx);
         }
@@ -524,7 +562,8 @@ impl Runs {
         let is_there = |active: &ActiveRun| active.is_placed() && left.contains(&active.record.owner.node);
         let placed = self.active.iter().filter(|(_, active)| !left.is_empty() && is_there(active));
         let placed: Vec<RunId> = placed.map(|(run, _)| run.clone()).collect();
-        placed.iter().for_each(|run| self.expect_answer(cx, run, cx.now.up));
+        let answer_by = self.answers_from(cx);
+        placed.iter().for_each(|run| self.expect_answer(cx, run, answer_by));
         self.on_other_places(cx);
     }
 
@@ -561,7 +600,10 @@ impl Runs {
             return;
         }
         let Some(active) = self.active.get(run) else { return };
+        let is_moved = |(from, _): &(NodeName, _)| *from != active.record.owner.node;
         match &active.placed {
+            // By a write whose answer was lost.
+            Some(placed) if placed.moved.as_ref().is_some_and(is_moved) => self.on_placed(cx, run),
             Some(placed)
                 if active.record.owner.node != cx.node && (placed.answer_by <= cx.now.up || active.has_no_offer()) =>
             {
@@ -585,10 +627,14 @@ impl Runs {
         if !self.knows_places(cx) {
             return self.expect_answer(cx, run, cx.now.up + LOOK_FOR_ROOM_EVERY);
         }
-        if self.may_be_lost(active.record.begun_at) {
+        if self.may_be_lost(active.record.begun_at) || active.is_placed_by(self.placing.lost_at) {
             // The service may have lost that it was accepted. A node that is alive says so, also while it is drained.
             return match presence {
-                Presence::Open | Presence::Closed => self.expect_answer(cx, run, cx.now.up + ASK_AGAIN),
+                Presence::Open | Presence::Closed if is_removed => self.offer_again(cx, run),
+                Presence::Open | Presence::Closed => {
+                    self.ask_for_offers(cx, &owner.node);
+                    self.expect_answer(cx, run, cx.now.up + ASK_AGAIN);
+                }
                 Presence::Gone => self.settle_lost(cx, run, OwnerState::Gone),
             };
         }
@@ -696,11 +742,17 @@ impl Runs {
     /// Takes back what is placed of a job, ahead of its time, and not accepted: the job is paused or changed.
     pub fn recall(&mut self, cx: &mut Context, job: &JobName) {
         let is_ahead = |run: &RunId, active: &ActiveRun| {
-            active.is_placed() && active.commit.is_none() && self.time_to_come(cx, run).is_some()
+            let is_open = active.is_placed() || active.is_offered() && cx.leads();
+            is_open && active.commit.is_none() && self.time_to_come(cx, run).is_some()
         };
         let ahead = self.active.of_job(job).filter(|(run, active)| is_ahead(run, active));
         let ahead: Vec<RunId> = ahead.map(|(run, _)| run.clone()).collect();
-        ahead.iter().for_each(|run| self.take_back(cx, run));
+        for run in ahead {
+            let is_own = self.active.get(&run).is_some_and(ActiveRun::is_offered);
+            if !is_own || self.step(cx, &run, RunStep::Disown) {
+                self.take_back(cx, &run);
+            }
+        }
     }
 
     /// The same of all jobs that are no longer as they were in `old`. What was refused may fit now.

@@ -15,7 +15,7 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Runs;
-use super::active_run::{ActiveRun, ActiveRunState, Ended, News, Phase, Release, StopCause};
+use super::active_run::{ActiveRun, ActiveRunState, Ended, News, Phase, Process, Release, StopCause};
 use crate::engine::commits::Purpose;
 use crate::engine::context::Context;
 use crate::engine::report::Report;
@@ -132,6 +132,8 @@ impl Runs {
     /// Looks for what this node has written last: the service may have changed its servers.
     pub fn look_for_own_writes(&mut self, cx: &mut Context) {
         cx.ledger(Request::ReadInFlight);
+        self.read_accepted(cx);
+        self.put_off_placed(cx);
         self.share_out_again(cx);
         self.own_writes.found = 0;
         let first_after_loss = self.own_writes.first_after_loss.take().unwrap_or(self.own_writes.next);
@@ -139,6 +141,18 @@ impl Runs {
         let later = self.own_writes.runs_from(first_after_loss).filter(|run| !self.is_own(run)).cloned();
         later.collect::<Vec<_>>().iter().for_each(|run| self.look_up(cx, run));
         self.look_up_before(cx, first_after_loss);
+    }
+
+    /// Reads the attempts that this node has accepted: the ledger may have them as placed, or as taken back. Those that are
+    /// watched are read anyway.
+    fn read_accepted(&mut self, cx: &mut Context) {
+        let unwatched = self.trees.unwatched();
+        let is_accepted = |run: &ActiveRun| {
+            let is_unwatched = |process: &Process| process.started.is_none() || unwatched.contains(&process.tree_id);
+            run.record.placement.is_some() && run.commit.is_none() && run.process().is_some_and(is_unwatched)
+        };
+        let accepted = self.active.iter().filter(|(_, run)| is_accepted(run));
+        accepted.for_each(|(run, _)| cx.ledger(Request::ReadRun(run.clone())));
     }
 
     /// Looks up the newest write before this number. Those of runs that are in flight here are compared with what is in
@@ -202,7 +216,10 @@ impl Runs {
     /// Compares the runs that are in flight with what this node knows.
     pub fn on_in_flight(&mut self, cx: &mut Context, all: &[RunId]) {
         let all: BTreeSet<&RunId> = all.iter().collect();
-        let is_known_here = |run: &ActiveRun| run.is_local() && run.is_begun() || waits_for_leader(run);
+        let resumed_at = self.placing.resumed_at;
+        let is_placed = |run: &ActiveRun| run.is_unanswered() && run.is_placed_by(resumed_at);
+        let is_known_here =
+            |run: &ActiveRun| run.is_local() && run.is_begun() || waits_for_leader(run) || is_placed(run);
         let is_answered = |run: &ActiveRun| run.commit.is_none() && is_known_here(run);
         let gone = self.active.iter().filter(|(id, run)| is_answered(run) && !all.contains(id));
         let gone: Vec<RunId> = gone.map(|(id, _)| id.clone()).collect();
@@ -267,6 +284,8 @@ impl Runs {
             // The unanswered write has ended it.
             RunLookup::Ended if active.ended().is_some_and(|ended| ended.may_be_written) => self.forget_own(cx, run),
             RunLookup::Ended => self.supersede(cx, run, StopCause::Settled),
+            // Whoever leads has it written again, or decides on it anew.
+            RunLookup::Absent(_) if active.is_offered() && !cx.leads() => self.drop_offer(cx, run),
             RunLookup::Absent(job) => {
                 self.report_absent(cx, run, job.as_deref());
                 self.restore(cx, run, job);
@@ -275,7 +294,7 @@ impl Runs {
     }
 
     fn on_other_looked_up(&mut self, cx: &mut Context, run: &RunId, found: RunLookup, asked: Option<u64>) {
-        let waits = self.active.get(run).is_some_and(waits_for_leader);
+        let waits = self.active.get(run).is_some_and(|active| waits_for_leader(active) || active.is_unanswered());
         // If it is gone, all nodes have their shares; or it is lost.
         let is_shared_out = self.active.is_to_share(run) && self.is_shared_out(run);
         match found {
@@ -300,13 +319,14 @@ impl Runs {
     }
 
     /// Reports that the service has lost something about this run.
-    pub(super) fn report_rewound(&self, cx: &mut Context, run: &RunId) {
+    pub(super) fn report_rewound(&mut self, cx: &mut Context, run: &RunId) {
+        self.placing.lost_at = Some(cx.now.up);
         let outcome = self.active.get(run).and_then(ActiveRun::ended).map(|ended| ended.end.outcome);
         cx.report(Report::Rewound { run: run.clone(), outcome });
     }
 
     /// Reports that a run is gone. Its job's mark shows whether somebody has removed it, or commits are lost.
-    fn report_absent(&self, cx: &mut Context, run: &RunId, job: Option<&JobEntry>) {
+    fn report_absent(&mut self, cx: &mut Context, run: &RunId, job: Option<&JobEntry>) {
         self.report_rewound(cx, run);
         let mark = job.and_then(|entry| entry.record.clone()).filter(|_| run.trigger().is_none());
         if mark.is_some_and(|record| passed(record, run).is_some()) {
@@ -401,7 +421,7 @@ impl Runs {
         let Some(owner) = cx.owner() else { return };
         let Some(active) = self.active.get_mut(run) else { return };
         active.record.owner = owner;
-        active.record.state = RunState::Running;
+        active.record.state = if active.is_unaccepted() { RunState::Placed } else { RunState::Running };
         // A leader restores its marks by itself.
         let job = job.filter(|_| run.trigger().is_none() && !cx.leads());
         let mark = job.and_then(|entry| Some((entry.version, passed(entry.record?, run)?)));
@@ -422,16 +442,22 @@ impl Runs {
         let Some(active) = self.answered_run(run, id) else { return };
         match answer {
             Commit::Accepted => {
-                active.version = Version::FIRST;
-                let is_waiting = waits_for_leader(active);
+                (active.version, active.is_placed_again) = (Version::FIRST, false);
+                let (is_waiting, is_placed) = (waits_for_leader(active), active.is_unanswered());
                 if let Some(process) = active.process_mut() {
                     process.needs_change_owner = false;
                     cx.ledger(Request::WatchOwn(run.clone()));
+                }
+                if active.is_offered() {
+                    self.consider(cx, run);
                 }
                 self.commit_next(cx, run);
                 self.tie_to_lease(cx, run);
                 if is_waiting && cx.leads() {
                     self.await_its_turn(cx, run);
+                }
+                if is_placed && cx.leads() {
+                    self.await_answer_again(cx, run, cx.now.up);
                 }
                 self.take_up_news(cx, run);
             }

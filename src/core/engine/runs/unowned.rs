@@ -69,6 +69,12 @@ impl Runs {
                     self.supersede(cx, &run, StopCause::Superseded);
                     self.adopt(cx, &run, record, version, owner);
                 }
+                // It was moved since it was offered here.
+                Some(own) if own.is_offered() && own.commit.is_none() && !offers::is_for(cx, &record) => {
+                    self.active.remove(&run);
+                    self.adopt(cx, &run, record, version, owner);
+                    self.release_unneeded_locks(cx, &run);
+                }
                 Some(_) => self.on_own_read(cx, &run, Some((record, version))),
                 None => self.adopt(cx, &run, record, version, owner),
             }
@@ -389,9 +395,11 @@ impl Runs {
         let Some((record, version)) = found else {
             // Ended by another node; or the service has lost it, perhaps before this leader could begin it.
             let is_shared_out = self.is_shared_out(run);
+            let resumed_at = self.placing.resumed_at;
             let is_lost = |active: &mut ActiveRun| {
                 let is_gone = active.is_to_share() && is_shared_out;
-                !is_gone && (active.put_back() || waits_for_leader(active))
+                let is_doubtful = active.is_unanswered() && active.is_placed_by(resumed_at);
+                !is_gone && (active.put_back() || waits_for_leader(active) || is_doubtful)
             };
             return if self.active.get_mut(run).is_some_and(is_lost) {
                 self.look_up(cx, run)
@@ -406,11 +414,19 @@ impl Runs {
         self.note_answer(cx, &record);
         let Some(active) = self.active.get_mut(run) else { return };
         let was_lost = active.is_unowned() && active.record.state == RunState::Running;
+        let was_remote = active.is_remote();
+        let was_accepted = was_remote && !active.is_unanswered();
+        if was_accepted && record.state == RunState::Placed && active.record.is_same_attempt(&record) {
+            self.placing.lost_at = Some(cx.now.up);
+        }
         let (state, request) = (record.state, active.record.kill.take());
         let is_unwritten = record.kill.is_none() && request.is_some();
         let is_other_attempt = !active.record.is_same_attempt(&record);
         (active.record, active.version, active.waiting) = (record, version, None);
         active.record.kill = active.record.kill.take().or(request);
+        if !matches!(state, RunState::Placed | RunState::Running) {
+            active.placed = None;
+        }
         match state {
             RunState::Queued => self.queue_again(cx, run),
             RunState::Placed => self.on_still_placed(cx, run),
@@ -419,8 +435,7 @@ impl Runs {
                 self.step(cx, run, RunStep::FindRemote);
                 if was_placed {
                     self.on_accepted_elsewhere(cx, run);
-                }
-                if was_lost {
+                } else if was_lost || !was_remote {
                     // The watch reports a gone owner once. Watching again makes it report the owner again, if it is
                     // still gone.
                     cx.ledger(Request::Watch(run.clone()));

@@ -14,9 +14,9 @@ use crate::clock::server::ServerTime;
 use crate::election;
 use crate::engine::{Event, Report};
 use crate::job::{Group, Interrupted, Job, JobName, OnLeaseEnd, Overlap, Requirement, RunOn, RunWhere, Splay};
-use crate::ledger::{self, Change, OwnerState};
+use crate::ledger::{self, Change, ControlEntry, OwnerState};
 use crate::process::Exit;
-use crate::run::{Drain, NodeControl, RefusalReason, RunState};
+use crate::run::{ControlRecord, Drain, NodeControl, Pause, RefusalReason, RunState, Version};
 
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
@@ -560,6 +560,11 @@ fn what_waits_for_its_locks_on_a_node_is_taken_back_once_it_is_too_late() {
     assert_eq!(cluster.skipped(), ["a missed"]);
     let suspected = |report: &Report| matches!(report, Report::Suspect { .. });
     assert!(!cluster.node(0).reports.iter().any(suspected), "its node has answered");
+    // Its node leads.
+    let own = jobs.iter().map(|job| Job { run_where: RunWhere::default(), ..job.clone() });
+    let mut cluster = Cluster::led(1, "10:00:00", own.collect());
+    cluster.run_for(30 * SECOND);
+    assert_eq!(cluster.skipped(), ["a missed"]);
     // Somebody has deleted its offer meanwhile.
     let mut cluster = Cluster::led(2, "10:00:00", jobs);
     cluster.run_for(8 * SECOND);
@@ -861,6 +866,169 @@ fn a_waiting_run_that_the_service_has_lost_is_written_again_before_it_is_placed(
     assert_eq!(cluster.started_on("a"), ["host-b", "host-b"]);
 }
 
+/// Loses the last writes that made one of the records so, and connects all nodes anew.
+fn lose_what_made(cluster: &mut Cluster, is: impl Fn(&cluster::Ledger) -> bool) {
+    assert!(is(&cluster.ledger));
+    while is(&cluster.ledger) {
+        cluster.rewind(1);
+    }
+}
+
+#[test]
+fn a_placed_run_whose_begin_the_service_loses_is_placed_again() {
+    for (job, is_frozen) in [(once("a"), true), (once("a"), false), (Job { run_on: RunOn::Every, ..once("a") }, true)] {
+        let mut cluster = Cluster::led(3, "10:00:00", vec![on(&["!node=host-a"], job.clone())]);
+        (1..3).for_each(|index| cluster.node(index).is_frozen = is_frozen);
+        cluster.run_for(SECOND - 30 * MS);
+        (1..3).for_each(|index| cluster.node(index).is_frozen = false);
+        cluster.is_forgetful = true;
+        lose_what_made(&mut cluster, |ledger| !ledger.running.is_empty());
+        cluster.run_for(10 * SECOND);
+        let mut started = cluster.started_on("a");
+        started.sort();
+        match job.run_on {
+            RunOn::Every => assert_eq!(started, ["host-b", "host-c"]),
+            _ => assert_eq!(started.len(), 1, "{started:?}"),
+        }
+    }
+}
+
+#[test]
+fn an_acceptance_that_the_service_loses_is_written_again_before_the_run_is_moved() {
+    let mut cluster = Cluster::led(3, "10:00:00", vec![on(&["!node=host-a"], once("a"))]);
+    cluster.run_for(SECOND + 5 * MS);
+    assert_eq!(cluster.started.len(), 1);
+    cluster.is_forgetful = true;
+    let is_accepted = |ledger: &cluster::Ledger| ledger.running.values().any(|(run, _)| run.state == RunState::Running);
+    lose_what_made(&mut cluster, is_accepted);
+    cluster.run_for(3 * SECOND);
+    assert!(is_accepted(&cluster.ledger), "{:?}", cluster.ledger.running);
+    let runs_on = (1..3).find(|&index| !cluster.node(index).running.is_empty()).expect("it runs");
+    assert!(cluster.end_one(runs_on, Exit::Code(0)));
+    cluster.run_for(SECOND);
+    assert_eq!((cluster.started.len(), cluster.ledger.running.len(), cluster.ledger.history.len()), (1, 0, 1));
+}
+
+/// Whoever leads is in doubt about its own acceptance, and finds nothing.
+#[test]
+fn a_run_on_the_leaders_own_node_whose_begin_is_lost_while_it_is_accepted_is_placed_again() {
+    let mut cluster = Cluster::led(1, "10:00:00", vec![once("a")]);
+    cluster.is_forgetful = true;
+    while !cluster.node(0).requests.iter().any(is_acceptance) {
+        if !cluster.answer_one(0) {
+            assert!(cluster.now.wall < at("10:00:01"));
+            cluster.pass(MS);
+        }
+    }
+    cluster.rewind(1);
+    assert!(cluster.ledger.running.is_empty() && cluster.lose_one(0));
+    cluster.run_for(5 * SECOND);
+    assert_eq!(cluster.started_on("a"), ["host-a"]);
+}
+
+/// Others were accepted there, so the leader takes all that is not listed for accepted.
+#[test]
+fn a_lost_acceptance_that_the_leader_only_presumed_moves_nothing() {
+    let jobs: Vec<Job> = (0..300).map(|number| on(&["!node=host-a"], once(&format!("j{number}")))).collect();
+    let mut cluster = Cluster::led(3, "10:00:00", jobs);
+    cluster.is_forgetful = true;
+    let is_running =
+        |ledger: &cluster::Ledger| ledger.running.values().filter(|(run, _)| run.state == RunState::Running).count();
+    while is_running(&cluster.ledger) < 100 {
+        cluster.pass(5 * MS);
+        cluster.settle();
+    }
+    cluster.run_for(30 * MS);
+    let before = cluster.started.len();
+    cluster.rewind(8);
+    assert!(before > 8);
+    cluster.run_for(10 * SECOND);
+    assert_eq!(cluster.started.len(), 300);
+}
+
+#[test]
+fn what_the_leader_has_taken_back_because_the_service_lost_its_acceptance_is_claimed_by_who_runs_it() {
+    let mut cluster = Cluster::led(2, "10:00:00", vec![on(&["node=host-b"], once("a"))]);
+    cluster.run_for(SECOND + 5 * MS);
+    assert_eq!(cluster.started_on("a"), ["host-b"]);
+    cluster.is_forgetful = true;
+    cluster.ledger.take_back();
+    cluster.reconnect();
+    cluster.run_for(SECOND);
+    assert_eq!(cluster.ledger.running.values().map(|(run, _)| run.state).collect::<Vec<_>>(), [RunState::Running]);
+    assert!(cluster.end_one(1, Exit::Code(0)));
+    cluster.run_for(SECOND);
+    assert_eq!((cluster.started.len(), cluster.ledger.running.len(), cluster.ledger.history.len()), (1, 0, 1));
+}
+
+#[test]
+fn a_new_leader_watches_what_was_offered_to_it_and_is_another_nodes_now() {
+    let rerun = Job { interrupted: Interrupted::Rerun, on_lease_end: OnLeaseEnd::Kill, ..once("a") };
+    let mut cluster = Cluster::led(3, "10:00:00", vec![on(&["!node=host-a"], rerun)]);
+    while cluster.ledger.offers.is_empty() {
+        cluster.pass(MS);
+        cluster.answer_one(0);
+    }
+    let (to, _) = cluster.ledger.offers.first().cloned().unwrap();
+    let offered = (1..3).find(|&index| name(index) == to).unwrap();
+    cluster.node(offered).is_frozen = true;
+    cluster.run_for(3 * SECOND);
+    assert_eq!(cluster.started_on("a"), [name(3 - offered).to_string()]);
+    cluster.crash(0);
+    cluster.lose(0);
+    cluster.node(offered).is_frozen = false;
+    cluster.elect(offered);
+    cluster.run_for(SECOND);
+    cluster.crash(3 - offered);
+    cluster.lose(3 - offered);
+    cluster.run_for(2 * SECOND);
+    assert_eq!(cluster.started_on("a").len(), 2, "{:?}", cluster.started);
+}
+
+#[test]
+fn what_may_have_been_accepted_by_a_lost_commit_is_offered_again_if_its_offer_is_removed() {
+    let mut cluster = Cluster::led(3, "10:00:00", vec![on(&["node=host-b"], once("a"))]);
+    cluster.node(1).is_frozen = true;
+    cluster.run_for(SECOND);
+    assert_eq!(cluster.ledger.offers.len(), 1);
+    cluster.ledger.lose_offers();
+    cluster.lost_until = Some(cluster.now.wall);
+    cluster.crash(0);
+    cluster.lose(0);
+    cluster.elect(2);
+    cluster.node(1).is_frozen = false;
+    cluster.run_for(10 * SECOND);
+    let attempts: Vec<(u32, String)> = cluster.started.iter().map(|(_, n, node, _)| (*n, node.to_string())).collect();
+    assert_eq!(attempts, [(1, "host-b".to_owned())]);
+}
+
+#[test]
+fn a_pause_takes_back_what_is_placed_ahead_of_its_time_also_on_the_leaders_own_node() {
+    for node in ["host-a", "host-b"] {
+        for is_written in [true, false] {
+            let mut cluster = Cluster::led(2, "10:00:00", vec![on(&[&format!("node={node}")], once("a"))]);
+            let is_begin = |request: &ledger::Request| {
+                matches!(request, ledger::Request::Commit { change: Change::Begin { .. }, .. })
+            };
+            while !cluster.node(0).requests.iter().any(is_begin) {
+                cluster.pass(MS);
+            }
+            assert!(cluster.now.wall < at("10:00:01"));
+            if is_written {
+                assert!(cluster.answer_one(0));
+            }
+            let pause = Pause { by: "alice".into(), at: at("10:00:00"), reason: None, until: None };
+            let record = ControlRecord::new(uuid::Uuid::from_u128(7), pause);
+            let control = [(JobName::parse("a").unwrap(), ControlEntry { record, version: Version(1) })].into();
+            let requests = ledger::OperatorRequests { control, ..ledger::OperatorRequests::default() };
+            cluster.handle(0, Event::Ledger(ledger::Event::OperatorRequests(requests)));
+            cluster.run_for(3 * SECOND);
+            assert_eq!(cluster.started_on("a"), Vec::<String>::new(), "{node}, {is_written}");
+            assert_eq!(cluster.skipped(), ["a paused"], "{node}, {is_written}");
+        }
+    }
+}
+
 /// What may happen to a cluster.
 #[derive(Clone, Copy, Debug)]
 enum Fate {
@@ -879,6 +1047,8 @@ enum Fate {
     LoseAnswer(usize),
     /// Somebody deletes all offers.
     RemoveOffers,
+    /// The service loses so many of its last writes.
+    Rewind(usize),
     Settle,
 }
 
@@ -935,6 +1105,7 @@ fn befall(cluster: &mut Cluster, fate: Fate) {
         Fate::Elect(node) if cluster.may_lead(node) => cluster.elect(node),
         Fate::LoseAnswer(node) => drop(cluster.lose_one(node)),
         Fate::RemoveOffers => cluster.ledger.lose_offers(),
+        Fate::Rewind(writes) => cluster.rewind(writes),
         Fate::Settle => cluster.settle(),
         _ => {}
     }
@@ -977,4 +1148,46 @@ proptest! {
         });
         prop_assert_eq!(old.count(), 0, "nothing waits in vain");
     }
+
+    /// What the service loses while all nodes live: no run has two processes, at a time or one after the other, and every
+    /// occurrence is on record in the end.
+    #[test]
+    fn what_the_service_loses_is_not_started_again_and_does_not_vanish(fates in fates_of_the_service()) {
+        let own = Job { overlap: Overlap::Allow, ..job("own-allow", "* * * * * *") };
+        let without_retries = jobs_of_all_kinds().into_iter().filter(|job| job.retries.limit == 0);
+        let jobs: Vec<Job> = without_retries.chain([own]).collect();
+        let mut cluster = Cluster::led(3, "10:00:00", jobs.clone());
+        cluster.is_forgetful = true;
+        for fate in fates {
+            befall(&mut cluster, fate);
+        }
+        let until = peace(&mut cluster);
+        for job in &jobs {
+            let recorded = cluster.recorded(&job.name);
+            for second in at("10:00:01").as_second()..until.as_second() {
+                let at = jiff::Timestamp::from_second(second).unwrap();
+                // The record of a skip can be lost; the log has it.
+                let known = recorded.get(&at).copied().unwrap_or_else(|| usize::from(cluster.has_reported_skip(&job.name, at)));
+                prop_assert_eq!(known, 1, "{} at {}", job.name, at);
+            }
+        }
+        let mut runs: Vec<_> = cluster.started.iter().map(|(run, ..)| run).collect();
+        runs.sort();
+        let twice = runs.windows(2).find(|pair| pair[0] == pair[1]);
+        prop_assert_eq!(twice, None, "{:?}", cluster.started);
+    }
+}
+
+fn fates_of_the_service() -> impl Strategy<Value = Vec<Fate>> {
+    let node = 0usize..3;
+    let fate = prop_oneof![
+        6 => (1u16..600).prop_map(Fate::Pass),
+        12 => node.clone().prop_map(Fate::Answer),
+        6 => node.clone().prop_map(Fate::Start),
+        4 => (node.clone(), prop::bool::ANY).prop_map(|(node, is_good)| Fate::End(node, is_good)),
+        1 => node.prop_map(Fate::LoseAnswer),
+        2 => (1usize..8).prop_map(Fate::Rewind),
+        3 => Just(Fate::Settle),
+    ];
+    prop::collection::vec(fate, 1..80)
 }

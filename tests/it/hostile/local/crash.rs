@@ -95,14 +95,24 @@ fn assert_put_in_order(hostile: impl Fn(&Crashed) -> Option<Process>) {
     }
 }
 
+/// Releases what the node holds. What cannot be checked in time on a busy machine is left, and is tried again.
 fn release(host: &Host, spec: &Spec) {
-    let output = Command::new(&host.program)
-        .args(["release", "--node", spec.name(), "--state-dir"])
-        .arg(spec.state_dir())
-        .stdin(Stdio::null())
-        .output()
-        .unwrap();
-    assert_eq!(command::texts(&output), (Some(0), String::new(), String::new()), "{:?}", host.known);
+    until("everything is released", || {
+        let output = Command::new(&host.program)
+            .args(["release", "--node", spec.name(), "--state-dir"])
+            .arg(spec.state_dir())
+            .stdin(Stdio::null())
+            .output()
+            .unwrap();
+        let (code, out, err) = command::texts(&output);
+        let is_late = code == Some(1) && err.contains("could not be checked in time");
+        assert!(
+            is_late || (code, out.as_str(), err.as_str()) == (Some(0), "", ""),
+            "{:?}: {code:?} {out} {err}",
+            host.known
+        );
+        !is_late
+    });
 }
 
 /// The first line of its output.

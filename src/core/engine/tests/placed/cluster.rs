@@ -52,7 +52,7 @@ pub struct Node {
 }
 
 /// The durable records.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct Ledger {
     pub jobs: BTreeMap<JobName, (JobRecord, Version)>,
     pub running: BTreeMap<RunId, (RunRecord, Version)>,
@@ -78,7 +78,14 @@ pub struct Cluster {
     pub lost_until: Option<Timestamp>,
     /// Each process that was started: run, attempt, node, and its fencing token.
     pub started: Vec<(RunId, u32, NodeName, FencingToken)>,
+    /// The service loses writes, while all nodes live and are in touch: no run has two processes at a time.
+    pub is_forgetful: bool,
+    /// The ledger before each of the last writes, oldest first.
+    before: VecDeque<Ledger>,
 }
+
+/// So many of the last writes can be lost.
+const LOSABLE: usize = 12;
 
 pub fn name(index: usize) -> NodeName {
     NodeName::new(format!("host-{}", char::from(b'a' + u8::try_from(index).unwrap())))
@@ -103,6 +110,8 @@ impl Cluster {
             hides_members: false,
             lost_until: None,
             started: Vec::new(),
+            is_forgetful: false,
+            before: VecDeque::new(),
         };
         for index in 0..nodes {
             cluster.nodes.push(Node::new(name(index), files(jobs.clone()), &[], 1));
@@ -298,6 +307,32 @@ impl Cluster {
         self.tell_members();
     }
 
+    /// The service loses its last writes, and all nodes that live connect to its new servers.
+    pub fn rewind(&mut self, writes: usize) {
+        let kept = self.before.len().saturating_sub(writes);
+        if let Some(old) = self.before.drain(kept..).next() {
+            // What names a write is used once, and elections are not undone here.
+            let (revision, leader) = (self.ledger.revision, self.ledger.leader.clone());
+            self.ledger = Ledger { revision, leader, ..old };
+        }
+        self.reconnect();
+    }
+
+    /// All nodes that live have lost the connection, and have it again.
+    pub fn reconnect(&mut self) {
+        for index in 0..self.nodes.len() {
+            let Some(session) = self.nodes[index].session.clone() else { continue };
+            let lost = election::Event::Suspended { session: session.clone(), error: None };
+            self.handle(index, Event::Election(lost));
+            self.handle(index, Event::Election(election::Event::Resumed { session }));
+            let watched = self.nodes[index].watched.iter().cloned().map(ledger::Request::ReadRun);
+            let watched: Vec<ledger::Request> = watched.collect();
+            self.nodes[index].requests.extend(watched);
+        }
+        (0..self.nodes.len()).for_each(|index| self.offer(index));
+        self.tell_members();
+    }
+
     fn owner_state(&self, owner: &Owner) -> OwnerState {
         let is_it = |node: &Node| !node.is_gone && node.session.as_ref() == Some(&owner.session);
         if self.nodes.iter().any(is_it) { OwnerState::Alive } else { OwnerState::Gone }
@@ -391,11 +426,16 @@ impl Cluster {
         self.answer(index, false)
     }
 
-    /// Carries out the node's oldest request, if that shares a run out, but the node does not learn what became of it.
+    /// Carries out the node's oldest request, if that shares a run out, but the node does not learn what became of it. Nor
+    /// does it of an acceptance, if the service loses writes.
     pub fn lose_one(&mut self, index: usize) -> bool {
-        let request = self.nodes[index].requests.front();
-        let shares = matches!(request, Some(ledger::Request::Commit { change: Change::ShareOut { .. }, .. }));
-        shares && self.answer(index, true)
+        let Some(ledger::Request::Commit { change, .. }) = self.nodes[index].requests.front() else { return false };
+        let is_lost = match change {
+            Change::ShareOut { .. } => true,
+            Change::Accept { .. } => self.is_forgetful,
+            _ => false,
+        };
+        is_lost && self.answer(index, true)
     }
 
     fn answer(&mut self, index: usize, is_lost: bool) -> bool {
@@ -447,12 +487,18 @@ impl Cluster {
 
     fn write(&mut self, index: usize, change: &Change) -> (Commit, Option<FencingToken>) {
         let writer = name(index);
-        if change.is_fenced() && self.ledger.leader.as_ref() != Some(&writer) {
+        let term = self.nodes[index].engine.term().map(|term| term.token);
+        let is_of_term = term.is_some_and(|token| !change.is_of_another_term(token));
+        if change.is_fenced() && (self.ledger.leader.as_ref() != Some(&writer) || !is_of_term) {
             return (Commit::Fenced, None);
         }
         let is_alive = !self.nodes[index].is_gone;
         if !self.ledger.may(change, is_alive) {
             return (Commit::Superseded, None);
+        }
+        self.before.push_back(self.ledger.clone());
+        if self.before.len() > LOSABLE {
+            self.before.pop_front();
         }
         self.ledger.revision += 1;
         self.ledger.carry_out(change);
@@ -537,8 +583,11 @@ impl Cluster {
         true
     }
 
-    /// A process is started only for the attempt that the ledger has as this node's, and only once.
+    /// A process is started only for the attempt that the ledger has as this node's, or has lost since, and only once.
     fn check_start(&self, index: usize, start: &Start) {
+        if self.is_forgetful {
+            return;
+        }
         let run = start.run.id();
         let found = self.ledger.running.get(&run).map(|(record, _)| record);
         let recorded = found.unwrap_or_else(|| panic!("{run} is not in flight"));
@@ -553,6 +602,11 @@ impl Cluster {
                 assert_ne!(*before, attempt, "{run} was started twice, on {node} and {}", name(index));
                 assert!(*earlier < token, "the token of {run}, attempt {attempt}, is not larger");
             }
+        }
+        let has_begun = |held: &Start| held.tree_id != start.tree_id && held.run.id() == run;
+        let mut others = self.nodes.iter().filter(|node| node.running.iter().any(has_begun));
+        if let Some(other) = others.find(|_| self.is_forgetful) {
+            panic!("attempt {attempt} of {run} starts on {}, and another runs on {}", name(index), other.name);
         }
         self.started.push((run, attempt, name(index), token));
         let (tree_id, at) = (start.tree_id, self.now.up);
@@ -675,6 +729,15 @@ impl Cluster {
         skips.collect()
     }
 
+    /// True if some node has reported that the occurrence is skipped.
+    pub fn has_reported_skip(&self, job: &JobName, occurrence: Timestamp) -> bool {
+        let mut reports = self.nodes.iter().flat_map(|node| &node.reports);
+        reports.any(|report| {
+            let Report::Skipped { skip, .. } = report else { return false };
+            skip.job == *job && (skip.first..=skip.last).contains(&occurrence)
+        })
+    }
+
     /// Of the job: how many occurrences are on record, as ended, skipped, or in flight.
     pub fn recorded(&self, job: &JobName) -> BTreeMap<Timestamp, usize> {
         let mut found: BTreeMap<Timestamp, usize> = BTreeMap::new();
@@ -745,6 +808,14 @@ impl Ledger {
         for (run, (record, _)) in &mut self.running {
             record.state = RunState::Placed;
             self.offers.insert((record.owner.node.clone(), run.clone()));
+        }
+    }
+
+    /// All runs are as a leader writes them that takes them back.
+    pub fn take_back(&mut self) {
+        for (record, version) in self.running.values_mut() {
+            record.state = RunState::Unstarted;
+            *version = version.next();
         }
     }
 
