@@ -2,6 +2,8 @@
 //! settings exist. That the commands do what is said there is for the other tests.
 
 mod commands;
+mod guides;
+mod kubernetes;
 
 use std::path::{Path, PathBuf};
 
@@ -31,6 +33,19 @@ const TEXTS: [&str; 5] = [
     include_str!("../../docs/performance.md"),
     include_str!("../../docs/api.md"),
 ];
+/// What operators read about a task.
+const GUIDES: [&str; 10] = [
+    include_str!("../../docs/guides/README.md"),
+    include_str!("../../docs/guides/backup-and-restore.md"),
+    include_str!("../../docs/guides/did-not-run.md"),
+    include_str!("../../docs/guides/docker.md"),
+    include_str!("../../docs/guides/events.md"),
+    include_str!("../../docs/guides/from-cron.md"),
+    include_str!("../../docs/guides/hosts.md"),
+    include_str!("../../docs/guides/kubernetes.md"),
+    include_str!("../../docs/guides/upgrade.md"),
+    include_str!("../../docs/guides/zookeeper.md"),
+];
 const EXAMPLE: &str = include_str!("../../jobs/jobs.yaml");
 const ENVIRONMENT: &str = include_str!("../../systemd/cronkeeper.env");
 const CONTAINERFILE: &str = include_str!("../../docs/container/Containerfile");
@@ -40,6 +55,16 @@ const COMPOSE: [&str; 4] = [
     include_str!("../../docs/container/compose-postgres.yaml"),
     include_str!("../../docs/container/compose-redis.yaml"),
 ];
+const MANIFESTS: [&str; 4] = [
+    include_str!("../../docs/kubernetes/jobs.yaml"),
+    include_str!("../../docs/kubernetes/poddisruptionbudget.yaml"),
+    include_str!("../../docs/kubernetes/services.yaml"),
+    include_str!("../../docs/kubernetes/statefulset.yaml"),
+];
+
+fn texts() -> impl Iterator<Item = &'static str> {
+    TEXTS.into_iter().chain(GUIDES)
+}
 
 fn jobs(text: &str) -> JobSet {
     let calendars = [("holidays.txt", "12-25\n"), ("clearing-days.txt", "06-01\n")];
@@ -59,13 +84,13 @@ fn the_calendar_is_understood() {
 
 /// The lines between ```` ```yaml ```` and its end, for each such block.
 fn yaml_blocks() -> Vec<&'static str> {
-    let rest = TEXTS.iter().flat_map(|text| text.split("```yaml\n").skip(1));
+    let rest = texts().flat_map(|text| text.split("```yaml\n").skip(1));
     rest.map(|rest| rest.split("```").next().expect("a split has a first part")).collect()
 }
 
 /// The indented lines and what stands between backticks, without comments and where the output goes.
 fn commands() -> impl Iterator<Item = &'static str> {
-    let lines = || TEXTS.iter().flat_map(|text| text.lines());
+    let lines = || texts().flat_map(str::lines);
     let indented = lines().filter(|line| line.starts_with("    ")).map(str::trim);
     let quoted = lines().flat_map(|line| line.split('`').skip(1).step_by(2));
     let command =
@@ -138,7 +163,7 @@ fn the_files_in_the_texts_are_there() {
 
 #[test]
 fn the_settings_in_the_texts_and_in_the_environment_file_exist() {
-    for text in TEXTS.into_iter().chain(COMPOSE).chain([CONTRIBUTING, ENVIRONMENT, CONTAINERFILE]) {
+    for text in texts().chain(COMPOSE).chain(MANIFESTS).chain([CONTRIBUTING, ENVIRONMENT, CONTAINERFILE]) {
         let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
         // `CRONKEEPER_` alone stands for all of them.
         let names = words.filter(|word| word.starts_with("CRONKEEPER_") && *word != "CRONKEEPER_");

@@ -148,7 +148,7 @@ fn the_commands_in_the_texts_do_what_they_say() {
     let host = Host::new();
     let has_curl = Command::new("curl").arg("--version").output().is_ok_and(|output| output.status.success());
     let (mut ran, mut wrong) = (0, Vec::new());
-    for line in TEXTS.into_iter().flat_map(lines) {
+    for line in TEXTS.into_iter().chain(super::GUIDES).flat_map(lines) {
         if line.starts_with("curl") && !has_curl {
             continue;
         }
