@@ -11,6 +11,7 @@ use super::{CONTRACT, GUIDES, files};
 const INDEX: &str = include_str!("../../../docs/guides/README.md");
 const EVENTS_GUIDE: &str = include_str!("../../../docs/guides/events.md");
 const DID_NOT_RUN: &str = include_str!("../../../docs/guides/did-not-run.md");
+const ALERTS: &str = include_str!("../../../docs/monitoring/alerts.yaml");
 
 /// What stands between backticks.
 fn spans(text: &str) -> impl Iterator<Item = &str> {
@@ -40,6 +41,13 @@ fn the_guide_explains_every_event_and_no_other() {
     for named in spans(EVENTS_GUIDE).filter(is_event) {
         assert!(EVENTS.iter().any(|event| event.name == named), "{named}");
     }
+}
+
+#[test]
+fn the_guide_says_where_to_look_at_every_alert() {
+    let alerts = ALERTS.lines().filter_map(|line| line.trim().strip_prefix("- alert: "));
+    let missing: Vec<&str> = alerts.filter(|alert| !EVENTS_GUIDE.contains(&format!("`{alert}`"))).collect();
+    assert!(ALERTS.contains("- alert: ") && missing.is_empty(), "{missing:?}");
 }
 
 #[test]
