@@ -5,21 +5,27 @@
 //! the headers forbid the browser everything that is not needed: no text of a job can become part of the page's code.
 //! Characters that hide or reorder text are escaped in the finished page, wherever they are from.
 
+mod ansi;
 mod assets;
+mod attention;
 mod bar_cache;
 mod bars;
 mod cluster;
+mod durations;
 mod events;
 mod forms;
+mod headline;
 mod history;
 mod job;
 mod jobs;
 mod layout;
 mod output;
 mod run;
+mod running;
 #[cfg(test)]
 mod tests;
 mod timeline;
+mod times;
 mod view;
 mod visitor;
 mod words;
@@ -42,7 +48,8 @@ use self::history::Filter;
 use self::job::JobPage;
 use self::jobs::Selection;
 use self::layout::Frame;
-use self::run::Known;
+use self::run::{InFlight, Known, RunPage};
+use self::times::Clock;
 use self::view::Views;
 use self::visitor::{Connection, FormKeys, Visitor};
 use super::control::run_id;
@@ -51,10 +58,10 @@ use super::network::{SIGN_IN, Visibility};
 use super::show::{job_name, no_such_job};
 use super::{ApiState, RefusedRequest};
 use crate::status::{HistoryEntry, LedgerPart, Status};
-use cronkeeper_core::clock::system;
 use cronkeeper_core::coordination::ReadError;
 use cronkeeper_core::escape;
 use cronkeeper_core::ledger::{Filter as Records, Window};
+use cronkeeper_core::run::RunId;
 
 /// Most records on the page of a job, and on that of the history.
 const OF_JOB: usize = 40;
@@ -94,6 +101,7 @@ pub(super) fn routes() -> Router<Arc<ApiState>> {
         .route("/handover", post(forms::hand_over))
         .route(SIGN_IN, get(forms::sign_in_page).post(forms::sign_in))
         .route("/session/end", post(forms::sign_out))
+        .route("/zone", get(forms::zone))
         .layer(middleware::from_fn(harden))
 }
 
@@ -144,7 +152,9 @@ impl IntoResponse for RefusedPage {
                     title { "cronkeeper: " (code) }
                     link rel="stylesheet" href=(assets::STYLE.path());
                 }
-                body { main { h1 { (code) } p { (error) } p { a href="/" { "Back to the overview" } } } }
+                body { main { div.card.narrow {
+                    h1 { (code) } p.error { (error) } p { a.button href="/" { "To the overview" } }
+                } } }
             }
         };
         (code, html_answer(text)).into_response()
@@ -174,11 +184,11 @@ async fn overview(
 ) -> Page {
     let Query(selection) = selection?;
     let view = match selection.is_default() {
-        true => state.view(visitor.visibility).await,
-        false => Arc::new(state.render(visitor.visibility, &selection).await),
+        true => state.view(visitor.visibility, &visitor.zone).await,
+        false => Arc::new(state.render(visitor.visibility, &visitor.zone, &selection).await),
     };
     let status = Arc::clone(&state.sources.status.borrow());
-    Ok(state.framed("Overview", &status, &view.main, Some(&view.tag), &visitor))
+    Ok(state.framed(&view.title, &status, &view.main, Some(&view.tag), &visitor))
 }
 
 /// `GET /jobs/{job}`.
@@ -201,8 +211,9 @@ async fn one_job(
     let set = Arc::clone(&state.sources.jobs.borrow());
     let defined = set.jobs.get(&name).map(Arc::as_ref);
     let may_act = visitor.may_act();
-    let page = JobPage { status: &status, job, defined, bars: &bars, history: &history, may_act };
-    Ok(state.framed(name.as_str(), &status, &page.markup(), None, &visitor))
+    let clock = Clock::new(status.at, visitor.zone.clone());
+    let page = JobPage { status: &status, job, defined, bars: &bars, history: &history, may_act, clock: &clock };
+    Ok(state.framed(&page.title(), &status, &page.markup(), None, &visitor))
 }
 
 /// `GET /runs/{run}`.
@@ -213,12 +224,12 @@ async fn one_run(
     run: Result<Path<String>, PathRejection>,
 ) -> Page {
     let run = run_id(run)?;
+    let clock = visitor.clock();
     // The status before the history: a run that ends in between is then found in both rather than in neither.
     let (in_flight, note, is_read) = {
         let status = state.full_status(visitor.visibility).await;
-        let (note, is_read) = (cluster::unread_note(&status), status.knows(LedgerPart::Runs));
-        let in_flight = status.runs.iter().find(|in_flight| in_flight.run == run);
-        (in_flight.map(|in_flight| (in_flight.clone(), jobs::run_state(in_flight, &status))), note, is_read)
+        let (note, is_read) = (cluster::unread_note(&status, &clock), status.knows(LedgerPart::Runs));
+        (in_flight(&run, &status, &clock), note, is_read)
     };
     let read = state.reads.record(&connection, &state.sources.archive, &run).await;
     let failure = read.as_ref().err().map(unread);
@@ -241,13 +252,25 @@ async fn one_run(
     let shares = newest.as_ref().map(|newest| &newest.shares).filter(|shares| !shares.is_empty());
     let known = match (&ended, &in_flight, shares) {
         (Some(ended), ..) => Known::Ended(ended),
-        (None, Some((in_flight, state)), _) => Known::InFlight(in_flight, state),
+        (None, Some(in_flight), _) => Known::InFlight(in_flight),
         (None, None, Some(shares)) => Known::Shared(shares),
         (None, None, None) if is_read => Known::Not,
         (None, None, None) => Known::Unread,
     };
-    let main = run::page(&run, &known, newest.as_ref(), &note, (system::now().wall, visitor.may_act()));
-    Ok(state.framed(&run.to_string(), &status, &main, None, &visitor))
+    let set = Arc::clone(&state.sources.jobs.borrow());
+    let may_act = visitor.may_act();
+    let defined = set.jobs.get(run.job()).map(Arc::as_ref).filter(|_| may_act);
+    let page = RunPage { run: &run, known, newest: newest.as_ref(), defined, note, may_act, clock: &clock };
+    Ok(state.framed(&page.title(), &status, &page.markup(), None, &visitor))
+}
+
+/// The run as the status shows it in flight.
+fn in_flight(run: &RunId, status: &Status, clock: &Clock) -> Option<InFlight> {
+    let found = status.runs.iter().find(|in_flight| in_flight.run == *run)?;
+    let others = status.runs.iter().filter(|other| other.run != *run && other.run.job() == run.job());
+    let others = others.filter(|other| other.ended.is_none()).map(|other| other.run.clone()).collect();
+    let state = running::state(found, status, clock);
+    Some(InFlight { run: found.clone(), state, is_old: status.is_old(found), others })
 }
 
 /// `GET /history`.
@@ -258,12 +281,13 @@ async fn all_history(
     filter: Result<Query<Filter>, QueryRejection>,
 ) -> Page {
     let Query(filter) = filter?;
-    let wanted = filter.records()?;
+    let clock = visitor.clock();
+    let wanted = filter.records(&clock)?;
     let question = Question::new(&wanted, window(OF_ALL), visitor.visibility).for_page();
     let newest = state.local_history(&connection, question).await.map_err(|error| unread(&error))?;
     let found = state.whole_history(newest, question).await;
     let status = Arc::clone(&state.sources.status.borrow());
-    let main = history::page(&filter, &found, system::now().wall);
+    let main = history::page(&filter, &found, &status, &clock);
     Ok(state.framed("History", &status, &main, None, &visitor))
 }
 
@@ -282,7 +306,8 @@ impl ApiState {
         let mut answer = match visitor.known_tag.as_ref() == Some(&tag) {
             true => StatusCode::NOT_MODIFIED.into_response(),
             false => {
-                let frame = Frame { title, node: &status.node, standing: &visitor.standing, done: visitor.done };
+                let (clock, done) = (visitor.clock(), visitor.done);
+                let frame = Frame { title, node: &status.node, standing: &visitor.standing, clock: &clock, done };
                 html_answer(frame.markup(main))
             }
         };

@@ -47,7 +47,8 @@ impl Definitions {
 }
 
 impl Definition {
-    fn of(job: &Job, salt: &str) -> Self {
+    /// The normal form of a job.
+    pub fn of(job: &Job, salt: &str) -> Self {
         let defaults: BTreeMap<_, _> = keys::with_defaults(job).iter().flat_map(texts).collect();
         let mut keys: BTreeMap<String, String> = BTreeMap::new();
         for (key, value) in texts(job).into_iter().chain(cause(&job.due)) {

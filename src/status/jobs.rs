@@ -272,6 +272,12 @@ pub struct RunStatus {
     /// The last refusal by a node on which the leader had placed the run, while no node has accepted it since.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refused: Option<Refusal>,
+    /// Who triggered it; absent for a scheduled run. For the page, so no part of the document.
+    #[serde(skip)]
+    pub triggered_by: Option<String>,
+    /// Who has requested its end; absent if nobody has. For the page, so no part of the document.
+    #[serde(skip)]
+    pub killed_by: Option<String>,
 }
 
 impl RunStatus {
@@ -309,6 +315,8 @@ impl From<&RunRecord> for RunStatus {
                 .filter(|_| matches!(record.state, RunState::Placed | RunState::Unstarted | RunState::Queued))
                 .and_then(|placement| placement.refused.clone())
                 .map(|refused| Refusal { digest: None, ..refused }),
+            triggered_by: record.trigger.as_ref().map(|trigger| trigger.by.clone()),
+            killed_by: record.kill.as_ref().map(|kill| kill.by.clone()),
         }
     }
 }

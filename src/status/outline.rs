@@ -182,8 +182,35 @@ fn outlined_drain(drain: Drain) -> Drain {
 }
 
 fn outlined_run(run: RunStatus) -> RunStatus {
-    let RunStatus { run, node, attempt, since, state, retry_at, keep_until, ended, unconfirmed, refused } = run;
-    RunStatus { run, node, attempt, since, state, retry_at, keep_until, ended, unconfirmed, refused }
+    let RunStatus {
+        run,
+        node,
+        attempt,
+        since,
+        state,
+        retry_at,
+        keep_until,
+        ended,
+        unconfirmed,
+        refused,
+        triggered_by,
+        killed_by,
+    } = run;
+    let [triggered_by, killed_by] = [triggered_by, killed_by].map(|by| by.map(|_| withheld()));
+    RunStatus {
+        run,
+        node,
+        attempt,
+        since,
+        state,
+        retry_at,
+        keep_until,
+        ended,
+        unconfirmed,
+        refused,
+        triggered_by,
+        killed_by,
+    }
 }
 
 fn outlined_last(last: LastRun) -> LastRun {

@@ -199,6 +199,8 @@ pub(crate) fn leader() -> Status {
             ended: None,
             unconfirmed: false,
             refused: None,
+            triggered_by: None,
+            killed_by: None,
         }],
         queue: Vec::new(),
         members: Vec::new(),

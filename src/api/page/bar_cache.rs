@@ -1,8 +1,8 @@
-//! The bars of the jobs, kept in memory while they are true.
+//! The last runs of the jobs, as bars and with what the failed ones wrote last, kept in memory while they are true.
 //!
-//! A job's bars change only when a run of it ends, and the status says which run of a job ended last. So the history of
+//! They change only when a run of it ends, and the status says which run of a job ended last. So the history of
 //! a job is read again only after that, and an open page costs nothing per job. What cannot be read in a few
-//! milliseconds is left to the next request: a page never waits for its bars.
+//! milliseconds is left to the next request: a page never waits for them.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -20,7 +20,7 @@ use cronkeeper_core::run::RunId;
 const BUDGET: Duration = Duration::from_millis(40);
 /// Histories that are read at the same time, each of at most 256 KiB.
 const AT_ONCE: usize = 4;
-/// Most jobs whose bars are kept: about 1 MiB.
+/// Most jobs whose runs are kept: about 2 MiB.
 const MOST_JOBS: usize = 2_000;
 
 /// The jobs of a page, each with the run of it that ended last.
@@ -34,28 +34,46 @@ pub(super) struct BarCache {
 }
 
 struct Known {
-    /// The newest run that the bars show.
+    /// The newest run that they show.
     last: RunId,
-    bars: Vec<Bar>,
+    recent: Recent,
 }
 
+/// The last runs of a job.
+#[derive(Clone, Debug, Default)]
+pub(in crate::api) struct Recent {
+    pub(super) bars: Vec<Bar>,
+    /// What the newest ones that did not succeed wrote last; not for those who see only the outline.
+    pub(super) last_lines: Vec<(RunId, String)>,
+}
+
+impl Recent {
+    /// What this run wrote last.
+    pub(super) fn last_line(&self, run: &RunId) -> Option<&str> {
+        self.last_lines.iter().find(|(of, _)| of == run).map(|(_, line)| line.as_str())
+    }
+}
+
+/// The last runs of jobs, as far as they are known.
+pub(super) type Recents = BTreeMap<JobName, Recent>;
+
 impl BarCache {
-    /// The bars of these jobs, as far as they are known in time. They may be older than the last run.
-    pub async fn of(&self, reads: &Reads, wanted: Wanted) -> BTreeMap<JobName, Vec<Bar>> {
+    /// The last runs of these jobs, as far as they are known in time. They may lack the very last.
+    pub async fn of(&self, reads: &Reads, wanted: Wanted) -> Recents {
         // If another request reads, this one does not wait for it.
         if let Ok(_turn) = self.reading.try_lock() {
             // Dropping a read loses only its answer.
             let _ = timeout(BUDGET, self.read(reads, self.stale(&wanted))).await;
         }
         let known = self.known();
-        let bars = |(job, last): (JobName, Option<RunId>)| match last {
-            None => Some((job, Vec::new())),
-            Some(_) => known.get(&job).map(|known| known.bars.clone()).map(|bars| (job, bars)),
+        let recent = |(job, last): (JobName, Option<RunId>)| match last {
+            None => Some((job, Recent::default())),
+            Some(_) => known.get(&job).map(|known| known.recent.clone()).map(|recent| (job, recent)),
         };
-        wanted.into_iter().filter_map(bars).collect()
+        wanted.into_iter().filter_map(recent).collect()
     }
 
-    /// The jobs of which a run has ended since their bars were read.
+    /// The jobs of which a run has ended since they were read.
     fn stale(&self, wanted: &Wanted) -> Vec<(JobName, RunId)> {
         let known = self.known();
         let is_stale = |(job, last): &(JobName, RunId)| known.get(job).is_none_or(|known| known.last != *last);
@@ -72,7 +90,8 @@ impl BarCache {
             if known.len() >= MOST_JOBS && !known.contains_key(&job) {
                 known.clear();
             }
-            known.insert(job, Known { last, bars: bars::of(&newest.records) });
+            let recent = Recent { bars: bars::of(&newest.records), last_lines: bars::last_lines(&newest.records) };
+            known.insert(job, Known { last, recent });
         }
     }
 

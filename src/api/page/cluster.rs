@@ -1,11 +1,12 @@
-//! Who leads, who waits for whom, and what is wrong: the top of the page.
+//! The nodes as a picture: who leads, who waits for whom, who is drained or missing. And what is wrong with them.
 
 use maud::{Markup, html};
 
+use super::times::Clock;
 use super::words;
-use crate::status::{LastLeader, LedgerPart, NodeState, QueuedCandidate, Status, drain_in_words, shown};
-use cronkeeper_core::clock::stamp;
+use crate::status::{LastLeader, LedgerPart, MissingMember, NodeState, QueuedCandidate, Status, shown};
 use cronkeeper_core::election::Member;
+use cronkeeper_core::run::Drain;
 use cronkeeper_core::suggest::counted;
 use cronkeeper_core::term::NodeName;
 
@@ -14,42 +15,59 @@ const HIDDEN: &str = "shown on the Unix socket, and to who has signed in";
 /// Most nodes to which leadership can be handed over by a button.
 const MOST_BUTTONS: usize = 10;
 
+/// Most nodes of the queue that are drawn at once.
+const MOST_DRAWN: usize = 12;
+
 /// The line that a screen reader announces when it changes.
-pub(super) fn leader_line(status: &Status) -> Markup {
+fn leader_line(status: &Status, clock: &Clock) -> Markup {
     html! {
         @match &status.role.leader_node {
             Some(leader) => {
                 strong { (leader) } " leads"
+                @if let Some(since) = status.role.term_since.filter(|_| *leader == status.node) {
+                    " since " (clock.short(since))
+                }
                 @if status.is_disconnected() { ", but starts nothing without a connection" }
             }
             None => {
                 strong { "No leader is known" }
                 @if let Some(LastLeader { node, unknown_since }) = &status.role.last_leader {
-                    " since " (stamp(*unknown_since)) " UTC; until then " (node) " led"
+                    " since " (clock.short(*unknown_since)) "; until then " (node) " led"
                 }
             }
         }
-        @if let Some(token) = status.role.token { ", token " (token) }
         "."
     }
 }
 
-/// The queue as a row of boxes: the leader, and behind it the nodes that wait for each other.
-pub(super) fn queue(status: &Status, may_act: bool) -> Markup {
+/// The queue as a row of boxes: the leader, and behind it the nodes that wait for each other. Then those that are not in it.
+pub(super) fn queue(status: &Status, may_act: bool, clock: &Clock) -> Markup {
+    let is_old = status.unread.is_some();
+    let (drawn, folded) = status.queue.split_at(status.queue.len().min(MOST_DRAWN));
     html! {
-        section #queue .old[status.unread.is_some()] data-live="" aria-labelledby="queue-title" {
+        section #queue .old[is_old] data-live="" aria-labelledby="queue-title" {
             h2 #queue-title { "Nodes" }
-            p #leader role="status" aria-live="polite" { (leader_line(status)) }
-            @if let (Some(_), Some(read_at)) = (&status.unread, status.read_at) {
-                p.unknown { "The queue as it was read at " (words::time(read_at, status.at)) " UTC:" }
+            p #leader role="status" aria-live="polite" { (leader_line(status, clock)) }
+            @if let (true, Some(read_at)) = (is_old, status.read_at) {
+                p.unknown { "The queue as it was at " (clock.short(read_at)) ":" }
             }
             @if !status.knows(LedgerPart::Queue) { p.unknown { "The queue is not known." } }
-            @else if status.queue.is_empty() { p { "The queue is empty." } }
-            ol.queue {
-                @for (place, queued) in status.queue.iter().enumerate() { (entry(status, place, queued)) }
+            @else if status.queue.is_empty() { p.quiet { "The queue is empty." } }
+            div.nodes {
+                @if !drawn.is_empty() {
+                    ol.queue { @for (place, queued) in drawn.iter().enumerate() { (entry(status, place, queued)) } }
+                }
+                (outside(status, clock))
             }
-            (outside(status))
-            (places(status))
+            @if !folded.is_empty() {
+                details #more-nodes {
+                    summary { (words::number(folded.len())) " more wait behind them" }
+                    ol.queue.behind {
+                        @for (place, queued) in folded.iter().enumerate() { (entry(status, MOST_DRAWN + place, queued)) }
+                    }
+                }
+            }
+            (places(status, clock))
             @if may_act { (handover(status)) }
         }
     }
@@ -58,80 +76,115 @@ pub(super) fn queue(status: &Status, may_act: bool) -> Markup {
 fn entry(status: &Status, place: usize, queued: &QueuedCandidate) -> Markup {
     let name = queued.node.as_ref().map_or("an entry that is not cronkeeper's", NodeName::as_str);
     let before = place.checked_sub(1).and_then(|before| status.queue.get(before));
-    let is_leader = place == 0 && status.role.leader_node.is_some();
+    let is_leader = queued.node.is_some() && queued.node == status.role.leader_node;
+    let is_old = status.unread.is_some();
     html! {
         li data-key=(queued.candidate) class=[is_leader.then_some("leads")] {
-            strong { (name) }
+            strong.name { (name) }
             " "
-            @match before {
-                None => span.role { @if status.role.leader_node.is_some() { "leads" } @else { "is first" } },
-                Some(before) => span.role {
-                    "waits for " (before.node.as_ref().map_or("the entry before it", NodeName::as_str))
-                },
+            span.role {
+                @match before {
+                    _ if is_leader => "leads",
+                    None if is_old => "was first",
+                    None => "is first",
+                    Some(before) => {
+                        @if is_old { "waited for " } @else { "waits for " }
+                        (before.node.as_ref().map_or("the entry before it", NodeName::as_str))
+                    },
+                }
             }
-            @for fact in facts(status, queued.node.as_ref()) { " " span.fact { (fact) } }
+            @for fact in facts(status, queued.node.as_ref()) { " " (fact) }
         }
     }
 }
 
 /// What is special about a node of the queue.
-fn facts(status: &Status, node: Option<&NodeName>) -> Vec<String> {
+fn facts(status: &Status, node: Option<&NodeName>) -> Vec<Markup> {
     let Some(node) = node else { return Vec::new() };
+    let plain = |text: &str| html! { span.fact { (text) } };
+    let odd = |text: &str| html! { span.fact.odd { (text) } };
     let mut facts = Vec::new();
     if *node == status.node {
-        facts.push("this node".to_owned());
+        facts.push(plain("this node"));
     }
-    let member = status.members.iter().find(|member| member.node == *node);
-    match member {
-        None => facts.push("not alive".to_owned()),
+    let running = status.runs.iter().filter(|run| run.node == *node && run.ended.is_none() && run.is_running()).count();
+    if running > 0 && !status.has_old_runs() {
+        facts.push(html! { span.fact.live { (words::number(running)) " running" } });
+    }
+    match status.members.iter().find(|member| member.node == *node) {
+        None => facts.push(html! { span.fact.bad { "not alive" } }),
         Some(Member { published, version, .. }) => {
-            facts.extend((published.priority > 0).then(|| format!("priority {}", published.priority)));
-            facts.extend(published.never_leads.then(|| "never leads".to_owned()));
-            facts.extend(published.draining.then(|| "stopping".to_owned()));
-            facts.extend(published.jobs_invalid.then(|| "jobs file rejected".to_owned()));
-            facts.extend((*version != status.version).then(|| format!("version {version}")));
+            facts.extend((published.priority > 0).then(|| plain(&format!("priority {}", published.priority))));
+            facts.extend(published.never_leads.then(|| plain("never leads")));
+            facts.extend(published.draining.then(|| odd("stopping")));
+            facts.extend(published.jobs_invalid.then(|| html! { span.fact.bad { "jobs file rejected" } }));
+            facts.extend((*version != status.version).then(|| odd(&format!("version {version}"))));
         }
     }
-    facts.extend(
-        status.drift.contains(node).then(|| "another jobs file or other time zones than the leader".to_owned()),
-    );
+    facts.extend(status.drift.contains(node).then(|| odd("its jobs or time zones differ from the leader's")));
     facts
 }
 
 /// The nodes that are alive but not in the queue, and those that are gone.
-fn outside(status: &Status) -> Markup {
+fn outside(status: &Status, clock: &Clock) -> Markup {
     let queued = |node: &NodeName| status.queue.iter().any(|queued| queued.node.as_ref() == Some(node));
     // An old or unknown queue does not tell who is not in it.
     let is_known = status.unread.is_none() && status.knows(LedgerPart::Queue);
     let outside: Vec<_> = status.members.iter().filter(|member| is_known && !queued(&member.node)).collect();
     html! {
         @if !outside.is_empty() || !status.missing.is_empty() {
-            ul {
+            ul.queue.outside aria-label="Not in the queue" {
                 @for member in outside {
-                    @match status.drained.get(&member.node) {
-                        Some(drain) => li { (drain_in_words(&member.node, drain)) "." },
-                        None => li { (member.node) " is alive, but not in the queue." },
+                    @let drain = status.drained.get(&member.node);
+                    li data-key={ "outside-" (member.node) } class=(if drain.is_some() { "drained" } else { "apart" }) {
+                        strong.name { (member.node) } " "
+                        @match drain {
+                            Some(drain) => (drained(drain, clock)),
+                            None => span.role { "alive, not in the queue" },
+                        }
+                        @for fact in facts(status, Some(&member.node)) { " " (fact) }
                     }
                 }
-                @for missing in &status.missing {
-                    li { (missing.node) " is missing, gone since " (words::time(missing.gone_since, status.at)) " UTC"
-                        @if let (true, Some(seen)) = (missing.is_vague(), missing.last_seen) {
-                            " at the latest; it was last seen alive at " (words::time(seen, status.at)) " UTC"
-                        }
-                        "." }
-                }
+                @for missing in &status.missing { (gone(missing, status, clock)) }
             }
         }
     }
 }
 
+fn drained(drain: &Drain, clock: &Clock) -> Markup {
+    html! {
+        span.role { "drained" }
+        span.details {
+            @if let Some(by) = shown(&drain.by) { " by " (by) "," }
+            " " @match drain.since() { Some(at) => (clock.distance(at)), None => "at an unknown time" }
+            @if let Some(reason) = drain.reason.as_deref().and_then(shown) { ": " (reason) }
+        }
+    }
+}
+
+fn gone(missing: &MissingMember, status: &Status, clock: &Clock) -> Markup {
+    html! {
+        li.missing data-key={ "missing-" (missing.node) } {
+            strong.name { (missing.node) } " "
+            span.role { "missing" }
+            span.details {
+                " gone " (clock.distance(missing.gone_since))
+                @if let (true, Some(seen)) = (missing.is_vague(), missing.last_seen) {
+                    " at the latest, last seen at " (clock.short(seen))
+                }
+            }
+            @if status.drained.contains_key(&missing.node) { " " span.fact.odd { "drained" } }
+        }
+    }
+}
+
 /// The nodes as places to run jobs, if any is known.
-fn places(status: &Status) -> Markup {
+fn places(status: &Status, clock: &Clock) -> Markup {
     let nodes = status.nodes();
     html! {
         @if !nodes.is_empty() {
             details #places {
-                summary { "Where jobs run…" }
+                summary { "Where jobs are placed" }
                 table {
                     thead { tr { th { "Node" } th { "Labels" } th { "Weight" } th { "Runs" } th { "Placed" } th { "Notes" } } }
                     tbody {
@@ -142,7 +195,7 @@ fn places(status: &Status) -> Markup {
                                 td data-label="Weight" { (node.weight) }
                                 td data-label="Runs" { (node.running) }
                                 td data-label="Placed" { (node.placed) }
-                                td data-label="Notes" { (node.notes(|at| format!("away since {} UTC", stamp(at)))) }
+                                td data-label="Notes" { (node.notes(|at| format!("away since {}", clock.short(at)))) }
                             }
                         }
                     }
@@ -159,7 +212,7 @@ fn handover(status: &Status) -> Markup {
     html! {
         @if status.state == NodeState::Leading && !others.is_empty() {
             details #handover {
-                summary { "Hand leadership over…" }
+                summary { "Hand over leadership…" }
                 p.actions {
                     button #handover-next form="act" formaction="/handover" { "To the next in line" }
                     @for node in others.iter().take(MOST_BUTTONS) {
@@ -173,8 +226,8 @@ fn handover(status: &Status) -> Markup {
 }
 
 /// What somebody should look at, apart from jobs that fail.
-pub(super) fn problems(status: &Status) -> Markup {
-    let problems = worded(status);
+pub(super) fn problems(status: &Status, clock: &Clock) -> Markup {
+    let problems = worded(status, clock);
     html! {
         section #problems data-live="" aria-label="Problems" {
             @if !problems.is_empty() {
@@ -184,7 +237,7 @@ pub(super) fn problems(status: &Status) -> Markup {
     }
 }
 
-fn worded(status: &Status) -> Vec<String> {
+fn worded(status: &Status, clock: &Clock) -> Vec<String> {
     let mut problems = Vec::new();
     if status.is_all_drained() {
         problems.push("Nobody leads and no job runs: every node is drained".to_owned());
@@ -201,19 +254,19 @@ fn worded(status: &Status) -> Vec<String> {
     }
     if status.role.leader_node.is_none() && (status.is_disconnected() || status.unread.is_some()) {
         let since = status.role.last_leader.as_ref().map(|LastLeader { node, unknown_since }| {
-            format!(": who leads is unknown since {} UTC ({node} until then)", stamp(*unknown_since))
+            format!(": who leads is unknown since {} ({node} until then)", clock.short(*unknown_since))
         });
         problems.push(format!("Nobody can lead as far as {} knows{}", status.node, since.unwrap_or_default()));
     }
     if !status.jobs_file.valid {
         let used = match status.jobs_file.last_good {
-            true => format!("the node uses the last good jobs, of {} UTC", stamp(status.jobs_file.loaded_at)),
+            true => format!("the node uses the last good jobs, of {}", clock.short(status.jobs_file.loaded_at)),
             false => "the jobs loaded before stay in use".to_owned(),
         };
         problems.push(format!("The jobs file was rejected; {used}"));
         problems.extend(each_shown(&status.jobs_file.errors, "error"));
     }
-    problems.extend(unread(status));
+    problems.extend(unread(status, clock));
     problems.extend(each_shown(&status.damaged, "damaged path"));
     problems
 }
@@ -227,12 +280,12 @@ fn each_shown(texts: &[String], what: &str) -> Vec<String> {
 }
 
 /// That the ledger was not read, why, and what that means for the rest of the page.
-fn unread(status: &Status) -> Option<String> {
+fn unread(status: &Status, clock: &Clock) -> Option<String> {
     let why = status.unread.as_deref()?;
     let why = shown(why).map_or_else(|| format!("; the cause is {HIDDEN}"), |why| format!(": {why}"));
     let mut text = format!("The ledger was not read{why}");
     if let Some(read_at) = status.read_at {
-        text.push_str(&format!(". What is shown of it is what it held at {} UTC", stamp(read_at)));
+        text.push_str(&format!(". What is shown of it is what it held at {}", clock.short(read_at)));
     }
     if !status.unknown.is_empty() {
         let parts: Vec<&str> = status.unknown.iter().map(|part| part.describe()).collect();
@@ -242,10 +295,62 @@ fn unread(status: &Status) -> Option<String> {
 }
 
 /// Says on any page that the ledger was not read.
-pub(super) fn unread_note(status: &Status) -> Markup {
+pub(super) fn unread_note(status: &Status, clock: &Clock) -> Markup {
     html! {
         section #problems data-live="" aria-label="Problems" {
-            @if let Some(text) = unread(status) { ul.problems { li { (text) } } }
+            @if let Some(text) = unread(status, clock) { ul.problems { li { (text) } } }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::page::times::Zone;
+    use crate::status::sample;
+
+    fn text(status: &Status) -> String {
+        queue(status, true, &Clock::new(status.at, Zone::utc())).into_string()
+    }
+
+    #[test]
+    fn missing_and_drained_nodes_are_drawn_as_what_they_are() {
+        let mut status = sample::leader();
+        status.queue.truncate(1);
+        status.drained = sample::drained("host-b");
+        let gone_since = sample::at("2026-11-20T02:57:00Z");
+        let node = NodeName::new("host-c");
+        status.missing.push(MissingMember { node, host: "c.example".into(), gone_since, last_seen: None });
+        let text = text(&status);
+        assert!(
+            text.contains("class=\"leads\"") && text.contains("<strong>host-a</strong> leads since Nov 19 23:12:00."),
+            "{text}"
+        );
+        assert!(
+            text.contains("class=\"drained\"") && text.contains("drained</span><span class=\"details\"> by alice, "),
+            "{text}"
+        );
+        assert!(
+            text.contains("class=\"missing\"") && text.contains("gone <time") && text.contains("3 min ago"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn an_old_queue_names_no_leader() {
+        let mut status = sample::leader();
+        (status.role.leader_node, status.unread) = (None, Some("away".into()));
+        let text = text(&status);
+        assert!(text.contains("was first") && text.contains("waited for host-a"), "{text}");
+        assert!(!text.contains("leads") && text.contains("No leader is known"), "{text}");
+    }
+
+    #[test]
+    fn a_long_queue_is_folded() {
+        let mut status = sample::leader();
+        let one = status.queue[0].clone();
+        let candidate = |number| cronkeeper_core::term::CandidateName(format!("n-{number}"));
+        status.queue = (0..50).map(|number| QueuedCandidate { candidate: candidate(number), ..one.clone() }).collect();
+        assert!(text(&status).contains("38 more wait behind them"), "{}", text(&status));
     }
 }

@@ -16,6 +16,7 @@ use futures_util::stream;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
+use super::times::Zone;
 use super::visitor::Connection;
 use crate::api::network::Visibility;
 use crate::api::{ApiState, RefusedRequest};
@@ -86,7 +87,7 @@ impl Follower {
                 return None;
             }
             self.published.borrow_and_update();
-            let view = self.state.view(self.visibility).await;
+            let view = self.state.view(self.visibility, &Zone::utc()).await;
             if self.sent.as_ref() != Some(&view.tag) {
                 self.sent = Some(view.tag.clone());
                 self.quiet_since = now;

@@ -3,24 +3,26 @@
 //! Each form carries a key that only a page of this node contains, because a browser sends a session's cookie with
 //! requests of other pages too.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use axum::extract::rejection::FormRejection;
-use axum::extract::{Form, State};
+use axum::extract::rejection::{FormRejection, QueryRejection};
+use axum::extract::{Form, Query, State};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse as _, Redirect, Response};
 use maud::html;
 use serde::Deserialize;
 use uuid::Uuid;
 
-use super::visitor::Visitor;
+use super::times::Zone;
+use super::visitor::{Visitor, zone_cookie};
 use super::{Page, RefusedPage};
 use crate::api::control::{MOST_REASON, PathParam, TriggerBody, run_id, unread_body};
 use crate::api::show::job_name;
 use crate::api::{ApiState, RefusedRequest};
 use cronkeeper_core::term::NodeName;
 
-/// The fields of the form behind all buttons.
+/// The fields of the forms behind the buttons.
 #[derive(Deserialize)]
 pub(super) struct Action {
     form_key: String,
@@ -32,6 +34,17 @@ pub(super) struct Action {
     /// The node that leads next; empty: the next in line.
     #[serde(default)]
     to: String,
+    /// Among other fields the parameters of a run, `parameter.NAME`.
+    #[serde(flatten)]
+    others: BTreeMap<String, String>,
+}
+
+impl Action {
+    /// The parameters that are set. An empty field sets none.
+    fn parameters(&self) -> BTreeMap<String, String> {
+        let set = self.others.iter().filter(|(_, value)| !value.is_empty());
+        set.filter_map(|(name, value)| Some((name.strip_prefix("parameter.")?.to_owned(), value.clone()))).collect()
+    }
 }
 
 type ActionForm = Result<Form<Action>, FormRejection>;
@@ -61,7 +74,7 @@ pub(super) async fn trigger(
     form: ActionForm,
 ) -> Page {
     let (by, form) = permitted(&state, &visitor, form).await?;
-    let body = TriggerBody { uuid: Some(form.uuid), ..TriggerBody::default() };
+    let body = TriggerBody { uuid: Some(form.uuid), environment: form.parameters(), ..TriggerBody::default() };
     let run = state.trigger(by, state.known_job(job)?, body).await?.run;
     done(format!("/runs/{run}?done=triggered"))
 }
@@ -124,30 +137,95 @@ pub(super) struct SignIn {
 
 /// `GET /session`: the form to sign in.
 pub(super) async fn sign_in_page(State(state): State<Arc<ApiState>>, visitor: Visitor) -> Response {
+    sign_in_form(&state, &visitor, None)
+}
+
+/// The form to sign in, and why the last try failed.
+fn sign_in_form(state: &ApiState, visitor: &Visitor, error: Option<&str>) -> Response {
     let status = Arc::clone(&state.sources.status.borrow());
     let is_in_clear = visitor.network.as_ref().is_some_and(|network| network.is_token_sent_in_clear());
     let main = html! {
-        h1 { "Sign in" }
-        @if visitor.may_act() { p { "You may already do everything. " a href="/" { "To the overview" } } } @else {
-            @if is_in_clear {
-                p { strong { "Others on the network can read the token: this address has no certificate." } }
-            }
-            form method="post" action="/session" {
-                p { label { "The node's token " input #token type="password" name="token" required
-                    autocomplete="current-password"; } }
-                p { button type="submit" { "Sign in" } }
+        div.card.narrow {
+            h1 { "Sign in" }
+            @if visitor.may_act() { p { "You may already do everything. " a href="/" { "To the overview" } } } @else {
+                p { "With the token of this node you see everything, and may run, pause and kill." }
+                @if is_in_clear {
+                    p.warning { "Others on the network can read the token: this address has no certificate." }
+                }
+                form method="post" action="/session" {
+                    @if let Some(error) = error { p #wrong.error role="alert" { (error) } }
+                    p { label { "Token " input #token type="password" name="token" required autofocus
+                        autocomplete="current-password" aria-invalid=[error.map(|_| "true")]
+                        aria-describedby=[error.map(|_| "wrong")]; } }
+                    p { button.main type="submit" { "Sign in" } }
+                }
             }
         }
     };
-    state.framed("Sign in", &status, &main, None, &visitor)
+    state.framed("Sign in", &status, &main, None, visitor)
 }
 
 /// `POST /session`.
-pub(super) async fn sign_in(visitor: Visitor, form: Result<Form<SignIn>, FormRejection>) -> Page {
+pub(super) async fn sign_in(
+    State(state): State<Arc<ApiState>>,
+    visitor: Visitor,
+    form: Result<Form<SignIn>, FormRejection>,
+) -> Page {
     let Form(form) = form?;
     let Some(network) = &visitor.network else { return done("/".to_owned()) };
-    let signing_in = network.sign_in(visitor.caller(), visitor.connection(), form.token.trim().as_bytes());
-    with_cookie(signing_in.await?)
+    match network.sign_in(visitor.caller(), visitor.connection(), form.token.trim().as_bytes()).await {
+        Ok(cookie) => with_cookie(cookie),
+        Err(RefusedRequest { code: StatusCode::UNAUTHORIZED, .. }) => {
+            let error = "This is not the token of this node. It is in the file that CRONKEEPER_API_TOKEN_FILE names.";
+            let mut answer = sign_in_form(&state, &visitor, Some(error));
+            *answer.status_mut() = StatusCode::UNAUTHORIZED;
+            Ok(answer)
+        }
+        Err(refused) => Err(refused.into()),
+    }
+}
+
+/// The zone that a visitor chooses.
+#[derive(Deserialize)]
+pub(super) struct ZoneChoice {
+    #[serde(default)]
+    name: String,
+}
+
+/// `GET /zone`: the form to choose a time zone; with `name`, the choice. It changes nothing but what this browser shows,
+/// so it needs no key.
+pub(super) async fn zone(
+    State(state): State<Arc<ApiState>>,
+    visitor: Visitor,
+    choice: Result<Query<ZoneChoice>, QueryRejection>,
+) -> Page {
+    let Query(ZoneChoice { name }) = choice?;
+    if let Some(zone) = Zone::parse(name.trim()) {
+        return with_cookie(zone_cookie(&zone));
+    }
+    let status = Arc::clone(&state.sources.status.borrow());
+    let of_jobs = status.jobs.iter().map(|job| job.timezone.as_str()).filter(|zone| *zone != "UTC");
+    let of_jobs: BTreeSet<&str> = of_jobs.collect();
+    let main = html! {
+        div.card.narrow {
+            h1 { "Time zone" }
+            p { "Times on this page are in " strong { (visitor.zone.name()) } "." }
+            form method="get" action="/zone" {
+                @if !name.trim().is_empty() {
+                    p #wrong.error role="alert" { "There is no time zone of this name. One is `Europe/Berlin`." }
+                }
+                p { label { "Another one " input #zone name="name" value=(name) maxlength="40" required
+                    placeholder="Europe/Berlin" data-zone="" autocapitalize="off" spellcheck="false"; } }
+                p { button.main type="submit" { "Use it" } }
+            }
+            p {
+                @for zone in std::iter::once("UTC").chain(of_jobs.into_iter().take(20)) {
+                    a.chip href={ "/zone?name=" (zone) } { (zone) } " "
+                }
+            }
+        }
+    };
+    Ok(state.framed("Time zone", &status, &main, None, &visitor))
 }
 
 /// `POST /session/end`.

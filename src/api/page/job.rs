@@ -1,16 +1,20 @@
-//! The page of one job: when it runs, how it ran, and what it waits for.
+//! The page of one job: how it is, why it failed last, how long it takes, what it is, and when it comes.
 
 use jiff::Timestamp;
 use maud::{Markup, html};
 
-use super::bars::Bar;
-use super::{bars, cluster, history, jobs, timeline, words};
+use super::times::Clock;
+use super::{bars, cluster, durations, history, jobs, output, timeline, words};
 use crate::api::history::History;
-use crate::status::{JobStatus, LedgerPart, Status, shown};
+use crate::config::definition::Definition;
+use crate::status::{EndedRun, HistoryEntry, JobStatus, LedgerPart, Status, shown};
 use cronkeeper_core::job::Job;
+use cronkeeper_core::run::Outcome;
 
 /// Coming occurrences that are shown.
 const COMING: usize = 10;
+/// Most lines of the last failure's output.
+const LINES: usize = 12;
 
 /// What the page shows of a job.
 #[derive(Debug)]
@@ -19,29 +23,67 @@ pub(super) struct JobPage<'a> {
     pub job: &'a JobStatus,
     /// Absent while the node reloads its jobs.
     pub defined: Option<&'a Job>,
-    pub bars: &'a [Bar],
+    pub bars: &'a [bars::Bar],
     pub history: &'a History,
+    /// The visitor sees everything and may do everything.
     pub may_act: bool,
+    pub clock: &'a Clock,
 }
 
 impl JobPage<'_> {
+    /// The first words of the title: how the job is.
+    pub fn title(&self) -> String {
+        format!("{} {}", self.job.name, self.state().1)
+    }
+
     pub fn markup(&self) -> Markup {
         let Self { job, status, .. } = self;
-        let is_old = status.unread.is_some();
+        let (class, state) = self.state();
+        html! {
+            (cluster::unread_note(status, self.clock))
+            h1 { (job.name) " " span #state.badge.(class) data-live="" { (state) } }
+            @if let Some(description) = &job.description { p.lead { (description) } }
+            div.columns.side {
+                (self.facts())
+                @if self.may_act { (self.actions()) }
+            }
+            (self.last_failure())
+            (self.records())
+            @if self.may_act { (self.definition()) }
+            (self.coming())
+        }
+    }
+
+    /// How the job is, with its class, as far as that is known.
+    fn state(&self) -> (&'static str, &'static str) {
+        let (job, status) = (self.job, self.status);
+        match job.telling_end() {
+            _ if !job.is_failing() && job.paused.is_some() => ("odd", "paused"),
+            Some(last) if job.is_failing() && last.outcome.is_failed() => match status.unread.is_some() {
+                true => ("bad", "failed when last known"),
+                false => ("bad", "failing"),
+            },
+            _ if job.is_failing() => ("bad", "needs attention"),
+            _ if !status.knows_who_fails() => ("unknown", "not known"),
+            _ if status.unread.is_some() => ("unknown", "fine when last known"),
+            _ if !job.enabled => ("plain", "disabled"),
+            None => ("plain", "has not run"),
+            Some(_) => ("good", "fine"),
+        }
+    }
+
+    fn facts(&self) -> Markup {
+        let Self { job, status, clock, .. } = self;
         let is_unread = self.history.ledger_error.is_some();
         html! {
-            (cluster::unread_note(status))
-            h1 { "Job " (job.name) }
-            @if let Some(description) = &job.description { p { (description) } }
-            section #facts .old[is_old] data-live="" aria-label="Facts" {
-                p { (jobs::notes(job)) }
+            section #facts.card .old[status.unread.is_some()] data-live="" aria-label="Facts" {
+                p.notes { (jobs::notes(job)) }
                 dl {
+                    dt { "Next" } dd { (jobs::next(job, status, clock)) }
                     dt { "Schedule" } dd { (self.schedule()) }
-                    dt { "Next" } dd { (jobs::next(job, status)) }
                     dt { "Last runs" } dd {
-                        @if self.bars.is_empty() && is_unread { span.unknown { "not known" } } @else {
-                            (bars::picture(self.bars)) " " (bars::summary(self.bars))
-                        }
+                        @if self.bars.is_empty() && is_unread { span.unknown { "not known" } }
+                        @else { (bars::summary(self.bars)) }
                     }
                     @if let Some(shares) = &job.shares {
                         dt { "Nodes" } dd {
@@ -60,7 +102,7 @@ impl JobPage<'_> {
                     }
                     @for alarm in &job.alarms {
                         dt { "Alarm" } dd {
-                            (jobs::alarm_words(alarm.alarm)) ", since " (words::time(alarm.since, status.at)) " UTC"
+                            (jobs::alarm_words(alarm.alarm)) ", since " (clock.both(alarm.since))
                             @if let Some(run) = &alarm.run { " " a href={ "/runs/" (run) } { (run) } }
                         }
                     }
@@ -68,25 +110,14 @@ impl JobPage<'_> {
                         dt { "Paused" } dd {
                             @if let Some(by) = shown(&paused.by) { "by " (by) ", " }
                             @match paused.since() {
-                                Some(at) => { (words::time(at, status.at)) " UTC" }
+                                Some(at) => (clock.both(at)),
                                 None => { "at an unknown time" }
                             }
-                            @if let Some(until) = paused.until { ", until " (words::time(until, status.at)) " UTC" }
+                            @if let Some(until) = paused.until { ", until " (clock.short(until)) }
                             @if let Some(reason) = paused.reason.as_deref().and_then(shown) { ": " (reason) }
                         }
                     }
                 }
-            }
-            @if self.may_act { (self.actions()) }
-            (self.coming())
-            section #records data-live="" aria-labelledby="records-title" {
-                h2 #records-title { "History" }
-                (history::lacks(self.history))
-                @if self.history.records.is_empty() {
-                    p { @if is_unread { "No archive that was read has a run of this job." }
-                        @else { "No run of this job is recorded." } }
-                }
-                (history::table(self.history, status.at))
             }
         }
     }
@@ -96,8 +127,80 @@ impl JobPage<'_> {
         html! {
             @if self.job.schedule.is_empty() { "none: it runs after other jobs" } @else {
                 @for expression in &self.job.schedule { code { (expression) } " " }
-                @if let Some(described) = described { (described) ", " }
-                (self.job.timezone)
+                span.quiet { @if let Some(described) = described { (described) ", " } (self.job.timezone) }
+            }
+        }
+    }
+
+    fn newest_failure(&self) -> Option<&EndedRun> {
+        self.history.records.iter().find_map(|entry| match entry {
+            HistoryEntry::Run(run) if run.outcome != Outcome::Success => Some(&**run),
+            HistoryEntry::Run(_) | HistoryEntry::Skip(_) => None,
+        })
+    }
+
+    /// Why the newest run that did not succeed ended so, and the end of what it wrote.
+    fn last_failure(&self) -> Markup {
+        let failure = self.newest_failure();
+        html! {
+            section #failure data-live="" aria-label="Last failure" {
+                @if let Some(run) = failure {
+                    div.card.failed[self.job.is_failing()] {
+                        h2 { "Last failure " span.quiet { (self.clock.both(run.ended_at)) } }
+                        p {
+                            a.end href={ "/runs/" (run.run) } { (history::outcome(run)) }
+                            " on " (run.node) @if run.duration_ms.is_some() { ", after " (words::took(run.duration_ms)) }
+                        }
+                        @if let Some(detail) = history::start_detail(run) { p.line { code { (detail) } } }
+                        @if let Some(tail) = shown(&run.tail).filter(|tail| !tail.is_empty()) {
+                            @let lines = tail.lines().count();
+                            pre.tail tabindex="0" aria-label="The end of its output" {
+                                (output::end_of(&tail.lines().skip(lines.saturating_sub(LINES)).collect::<Vec<_>>().join("\n")))
+                            }
+                            p { a href={ "/runs/" (run.run) } { "Its whole output" } }
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    fn records(&self) -> Markup {
+        let is_unread = self.history.ledger_error.is_some();
+        html! {
+            section #records data-live="" aria-labelledby="records-title" {
+                h2 #records-title { "History" }
+                (history::lacks(self.history, self.clock))
+                @if self.history.records.is_empty() {
+                    p.quiet { @if is_unread { "No archive that was read has a run of this job." }
+                        @else { "No run of this job is recorded." } }
+                }
+                (durations::section(&self.history.records, self.clock))
+                (history::table(self.history, true, self.clock))
+                @if self.history.next.is_some() || self.history.cut {
+                    p { a href={ "/history?job=" (self.job.name) } { "Older runs" } }
+                }
+            }
+        }
+    }
+
+    /// The job as this node has loaded it, without the values that may be secret.
+    fn definition(&self) -> Markup {
+        let Some(job) = self.defined else { return html! {} };
+        let Definition { mut keys, hidden } = Definition::of(job, "");
+        let command = keys.remove("command");
+        keys.remove("description");
+        html! {
+            section #definition data-live="" aria-labelledby="definition-title" {
+                h2 #definition-title { "Definition" }
+                div.card {
+                    @if let Some(command) = command { pre.command tabindex="0" aria-label="The command" { (command) } }
+                    dl {
+                        @for (key, value) in &keys { dt { code { (key) } } dd { code { (value) } } }
+                        @for key in hidden.keys() { dt { code { (key) } } dd.quiet { "set, not shown" } }
+                    }
+                    p.quiet { "As " (self.status.node) " has loaded it. Every other key has its default." }
+                }
             }
         }
     }
@@ -123,26 +226,21 @@ impl JobPage<'_> {
                 @if self.status.role.leader_node.is_none() { p.unknown { "Nothing of this starts while no node leads." } }
                 @if from.is_none() { p { "The job is paused: nothing comes until somebody resumes it." } }
                 @else if times.is_empty() { p { "It has no further occurrences." } } @else {
-                    table {
-                        caption { "The next " (times.len())
-                            @if paused_until.is_some() { " after the end of the pause" } ", in the job's time zone" }
-                        thead { tr {
-                            th scope="col" { "Local time" } th scope="col" { "UTC" } th scope="col" { "Clock shift" }
-                        } }
-                        tbody { @for at in times { (self.coming_row(job, at)) } }
-                    }
+                    @if paused_until.is_some() { p.quiet { "After the end of the pause:" } }
+                    ol.coming { @for at in times { (self.coming_row(job, at)) } }
                 }
             }
         }
     }
 
     fn coming_row(&self, job: &Job, at: Timestamp) -> Markup {
-        let local = job.schedule().map(|schedule| schedule.local(at).strftime("%a %Y-%m-%d %H:%M:%S %Z").to_string());
+        let local = job.schedule().map(|schedule| schedule.local(at).strftime("%a %b %-d %H:%M:%S %Z").to_string());
         html! {
-            tr {
-                th scope="row" { (local.unwrap_or_default()) }
-                td data-label="UTC" { (words::time(at, self.status.at)) }
-                td data-label="Clock shift" { (timeline::shift(job, at).unwrap_or_else(|| "none".to_owned())) }
+            li {
+                span.at { (local.unwrap_or_default()) } " "
+                // Without a leader it does not come nearer.
+                @if self.status.role.leader_node.is_some() { span.quiet { (self.clock.due(at)) } }
+                @if let Some(shift) = timeline::shift(job, at) { " " span.fact.odd { (shift) } }
             }
         }
     }
@@ -150,20 +248,103 @@ impl JobPage<'_> {
     fn actions(&self) -> Markup {
         let path = |action: &str| format!("/jobs/{}/{action}", self.job.name);
         html! {
-            section #actions data-live="" aria-labelledby="actions-title" {
-                h2 #actions-title { "Actions" }
-                p.actions {
-                    button #trigger form="act" formaction=(path("trigger")) { "Run now" }
-                    " "
+            section #actions.card data-live="" aria-label="Actions" {
+                div.action {
+                    @for name in &self.job.parameters {
+                        label { code { (name) } " "
+                            input id={ "parameter-" (name) } form="act-run" name={ "parameter." (name) } maxlength="1024"
+                                placeholder="not set"; }
+                    }
+                    button.main #trigger form="act-run" formaction=(path("trigger")) { "Run now" }
+                }
+                div.action {
                     @if self.job.paused.is_some() {
                         button #resume form="act" formaction=(path("resume")) { "Resume" }
                     } @else {
-                        button #pause form="act" formaction=(path("pause")) { "Pause" }
-                        " "
-                        label { "for the reason " input #reason form="act" name="reason" maxlength="1000"; }
+                        label { "Reason " input #reason form="act-pause" name="reason" maxlength="1000"
+                            placeholder="why it is paused"; }
+                        button #pause form="act-pause" formaction=(path("pause")) { "Pause" }
                     }
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::page::times::Zone;
+    use crate::status::sample;
+    use crate::test_records::{record, success};
+    use cronkeeper_core::run::{HistoryRecord, Reason};
+
+    fn shown_of(status: &Status, history: &History, yaml: &str, may_act: bool) -> (String, String) {
+        let (set, _) = crate::config::parse("jobs.yaml", yaml.as_bytes()).unwrap();
+        let job = &status.jobs[1];
+        let defined = set.jobs.get(&job.name).map(std::sync::Arc::as_ref);
+        let clock = Clock::new(status.at, Zone::utc());
+        let page = JobPage { status, job, defined, bars: &[], history, may_act, clock: &clock };
+        (page.title(), page.markup().into_string())
+    }
+
+    const LOAD: &str = "jobs:\n  load: {schedule: '0 5 * * *', command: 'psql <load.sql', environment: {PASS: x}, \
+                        timeout: 1m, parameters: [REGION]}\n";
+
+    #[test]
+    fn the_last_failure_comes_before_the_history_with_the_end_of_its_output() {
+        let mut status = sample::leader();
+        let mut end = success(record("load", 0, "s"));
+        (end.outcome, end.exit_code) = (Outcome::Failure, Some(7));
+        end.tail = "one\n\u{1b}[31mcannot connect\u{1b}[0m\n".into();
+        let last = status.jobs[0].last.as_deref().cloned().expect("it has run");
+        let failed = crate::status::LastRun { run: end.run.id(), outcome: end.outcome, exit_code: Some(7), ..last };
+        status.jobs[1].last = Some(Box::new(failed));
+        let records = vec![HistoryRecord::Run(end).into()];
+        let (title, page) = shown_of(&status, &History { records, ..History::default() }, LOAD, true);
+        assert_eq!(title, "load failing");
+        assert!(page.contains("exit 7") && page.contains("<span class=\"c1\">cannot connect</span>"), "{page}");
+        let place = |text: &str| page.find(text).unwrap_or_else(|| panic!("{text}: {page}"));
+        assert!(place("Last failure") < place(">History<") && place(">Definition<") < place(">Coming<"), "{page}");
+    }
+
+    #[test]
+    fn a_start_that_failed_says_over_what() {
+        let mut end = success(record("load", 0, "s"));
+        (end.outcome, end.reason, end.duration_ms) = (Outcome::Failure, Some(Reason::NotExecutable), None);
+        end.detail = Some("/etc/passwd: Permission denied".into());
+        let records = vec![HistoryRecord::Run(end).into()];
+        let (_, page) = shown_of(&sample::leader(), &History { records, ..History::default() }, LOAD, true);
+        assert!(page.contains("its program cannot be executed"), "{page}");
+        assert!(page.contains("/etc/passwd: Permission denied") && !page.contains(", after "), "{page}");
+    }
+
+    #[test]
+    fn the_definition_is_for_those_who_see_everything_and_has_no_values_of_variables() {
+        let status = sample::leader();
+        let (_, page) = shown_of(&status, &History::default(), LOAD, true);
+        assert!(page.contains("psql &lt;load.sql") && page.contains("<code>timeout</code>"), "{page}");
+        assert!(page.contains("environment.PASS") && page.contains("set, not shown"), "{page}");
+        let (_, page) = shown_of(&status.outlined(), &History::default(), LOAD, false);
+        assert!(!page.contains("load.sql") && !page.contains("PASS") && !page.contains("REGION"), "{page}");
+    }
+
+    #[test]
+    fn the_parameters_that_the_job_lists_can_be_given() {
+        let mut status = sample::leader();
+        status.jobs[1].parameters = vec!["REGION".into()];
+        let (_, page) = shown_of(&status, &History::default(), LOAD, true);
+        assert!(page.contains("form=\"act-run\" name=\"parameter.REGION\""), "{page}");
+    }
+
+    #[test]
+    fn how_a_job_is_is_said_as_far_as_it_is_known() {
+        let mut status = sample::leader();
+        let title = |status: &Status| shown_of(status, &History::default(), LOAD, false).0;
+        assert_eq!(title(&status), "load has not run");
+        status.unread = Some("away".into());
+        assert_eq!(title(&status), "load fine when last known");
+        status.unknown = LedgerPart::ALL.to_vec();
+        assert_eq!(title(&status), "load not known");
     }
 }

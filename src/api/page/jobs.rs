@@ -1,22 +1,17 @@
-//! The jobs: those that fail first, a page at a time, and what runs now.
-
-use std::collections::BTreeMap;
+//! All jobs by name, a page at a time, and how to add the first one.
 
 use maud::{Markup, html};
 use serde::Deserialize;
 
-use super::bars::{self, Bar};
-use super::words;
-use crate::status::{JobStatus, LedgerPart, RunStatus, SharesStatus, Status, shown};
-use cronkeeper_core::clock::stamp;
+use super::bar_cache::{Recent, Recents};
+use super::bars;
+use super::times::Clock;
+use super::words::{self, counted, number};
+use crate::status::{JobStatus, LedgerPart, SharesStatus, Status, shown};
 use cronkeeper_core::job::{Alarm, JobName};
-use cronkeeper_core::run::RunState;
-use cronkeeper_core::suggest::counted;
 
 /// Most jobs on one page, so that a page stays small however many jobs there are.
 pub(super) const PAGE: usize = 100;
-/// Most runs in flight that are shown.
-const MOST_RUNS: usize = 100;
 
 /// Which jobs to show: the query of `/`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -24,7 +19,7 @@ pub(super) struct Selection {
     /// Part of the name.
     #[serde(default)]
     pub job: String,
-    /// Only those that fail, if this is `failing`.
+    /// Only those that need attention, if this is `failing`.
     #[serde(default)]
     pub only: String,
     /// From 1.
@@ -45,12 +40,11 @@ impl Selection {
         *self == Self::default()
     }
 
-    /// Sorts those that fail first, else by name.
+    /// The jobs that it selects, by name, so that none moves while somebody reads.
     pub fn of<'a>(&self, status: &'a Status) -> Selected<'a> {
         let is_wanted =
             |job: &&JobStatus| job.name.as_str().contains(&self.job) && (self.only != "failing" || job.is_failing());
-        let mut jobs: Vec<_> = status.jobs.iter().filter(is_wanted).collect();
-        jobs.sort_by_key(|job| !job.is_failing());
+        let jobs: Vec<_> = status.jobs.iter().filter(is_wanted).collect();
         let matching = jobs.len();
         let page = self.page.clamp(1, matching.div_ceil(PAGE).max(1));
         Selected { jobs: jobs.into_iter().skip((page - 1) * PAGE).take(PAGE).collect(), matching, page }
@@ -61,7 +55,7 @@ impl Selection {
         // A name has only characters that need no escaping in a URL; anything else selects no job.
         let job: String = self.job.chars().filter(|c| c.is_ascii_alphanumeric() || "._-".contains(*c)).collect();
         let only = if self.only == "failing" { "failing" } else { "" };
-        format!("/?job={job}&only={only}&page={page}")
+        format!("/?job={job}&only={only}&page={page}#jobs")
     }
 }
 
@@ -70,21 +64,23 @@ pub(super) fn table(
     status: &Status,
     selection: &Selection,
     selected: &Selected<'_>,
-    bars: &BTreeMap<JobName, Vec<Bar>>,
+    recents: &Recents,
+    clock: &Clock,
 ) -> Markup {
     html! {
         section #jobs .old[status.unread.is_some()] data-live="" aria-labelledby="jobs-title" {
-            h2 #jobs-title { "Jobs" }
-            (filter(selection))
-            p { (count(status, selected)) }
+            h2 #jobs-title { "Jobs" @if !status.jobs.is_empty() { " " span.count { (number(status.jobs.len())) } } }
+            @if status.jobs.is_empty() { (how_to_add(status)) } @else {
+                (filter(selection))
+                @if let Some(count) = count(status, selection, selected) { p.quiet { (count) } }
+            }
             @if !selected.jobs.is_empty() {
                 table.jobs {
-                    caption { "Those that fail come first; times in UTC" }
                     thead { tr {
                         th scope="col" { "Job" } th scope="col" { "Last run" } th scope="col" { "Last 20 runs" }
                         th scope="col" { "Next" }
                     } }
-                    tbody { @for job in &selected.jobs { (row(job, bars.get(&job.name), status)) } }
+                    tbody { @for job in &selected.jobs { (row(job, recents.get(&job.name), status, clock)) } }
                 }
                 (pages(selection, selected))
             }
@@ -92,32 +88,50 @@ pub(super) fn table(
     }
 }
 
-fn filter(selection: &Selection) -> Markup {
+/// Says how to add the first job, where the visitor may see where the jobs file is.
+fn how_to_add(status: &Status) -> Markup {
+    let path = shown(&status.jobs_file.path).unwrap_or("/etc/cronkeeper/jobs.yaml");
     html! {
-        form.filter role="search" method="get" action="/" {
-            label { "Name contains " input #filter-job type="search" name="job" maxlength="100" value=(selection.job); }
-            label { input #filter-only type="checkbox" name="only" value="failing"
-                checked[selection.only == "failing"]; " only those that fail" }
-            button type="submit" { "Show" }
+        div.empty {
+            p { strong { "No jobs yet." } " Add one to " code { (path) } " on every node:" }
+            pre tabindex="0" aria-label="An example of a jobs file" {
+                "jobs:\n  greeting:\n    schedule: \"*/5 * * * *\"\n    command: echo \"hello from $(hostname)\"\n"
+            }
+            p { "Then " code { "cronkeeper check " (path) } " says whether it is right, and "
+                code { "systemctl reload cronkeeper" } " loads it. "
+                code { "cronkeeper import" } " makes jobs of a crontab." }
         }
     }
 }
 
-fn count(status: &Status, selected: &Selected<'_>) -> String {
-    let failing = status.jobs.iter().filter(|job| job.is_failing()).count();
-    let failing = match (status.knows_who_fails(), status.unread.is_some(), failing) {
-        (true, false, 0) => ", none fails".to_owned(),
-        (true, false, _) => format!(", {failing} of them not in order"),
-        (true, true, 0) => "; none failed when the ledger was last read".to_owned(),
-        (true, true, _) => format!("; {failing} of them not in order when the ledger was last read"),
-        (false, _, 0) => "; whether they fail is not known".to_owned(),
-        (false, ..) => format!("; at least {failing} of them not in order, whether others fail is not known"),
-    };
-    let selected = (selected.matching != status.jobs.len()).then(|| format!("; {} selected", selected.matching));
-    format!("{}{failing}{}.", counted(status.jobs.len(), "job"), selected.unwrap_or_default())
+fn filter(selection: &Selection) -> Markup {
+    html! {
+        form.filter role="search" method="get" action="/#jobs" {
+            label { "Name " input #filter-job type="search" name="job" maxlength="100" value=(selection.job)
+                placeholder="part of a name"; }
+            label.check { input #filter-only type="checkbox" name="only" value="failing"
+                checked[selection.only == "failing"]; " needs attention" }
+            button type="submit" { "Filter" }
+            @if !selection.is_default() { a href="/#jobs" { "Show all" } }
+        }
+    }
 }
 
-fn row(job: &JobStatus, bars: Option<&Vec<Bar>>, status: &Status) -> Markup {
+/// How many jobs a filter has found, and what cannot be known of that.
+fn count(status: &Status, selection: &Selection, selected: &Selected<'_>) -> Option<String> {
+    if selected.matching == status.jobs.len() && selection.only != "failing" {
+        return None;
+    }
+    let found = format!("{} of {}", number(selected.matching), counted(status.jobs.len(), "job"));
+    let doubt = match (selection.only == "failing", status.knows_who_fails(), status.unread.is_some()) {
+        (true, false, _) => "; of the others it is not known",
+        (true, true, true) => ", as it was when the ledger was last read",
+        _ => "",
+    };
+    Some(format!("{found}{doubt}."))
+}
+
+fn row(job: &JobStatus, recent: Option<&Recent>, status: &Status, clock: &Clock) -> Markup {
     html! {
         tr data-key={ "job-" (job.name) } class=[job.is_failing().then_some("failing")] {
             th scope="row" {
@@ -127,22 +141,26 @@ fn row(job: &JobStatus, bars: Option<&Vec<Bar>>, status: &Status) -> Markup {
             td data-label="Last run" {
                 @match job.telling_end() {
                     None if !status.knows(LedgerPart::Ends) => span.unknown { "not known" },
-                    None => "none",
+                    None => span.quiet { "has not run" },
                     Some(last) => {
-                        a href={ "/runs/" (last.run) } { (words::last(last)) } " " (words::time(last.at, status.at))
-                        @if job.running.contains(&last.run) { ", not recorded yet" }
-                        @if let Some(shares) = &job.shares { "; " (shares_in_words(shares)) }
+                        a.end href={ "/runs/" (last.run) } { (words::last(last)) } " "
+                        span.quiet {
+                            (clock.distance(last.at))
+                            @if job.running.contains(&last.run) { ", not recorded yet" }
+                            @if let Some(shares) = &job.shares { ", " (shares_in_words(shares)) }
+                        }
                     },
                 }
             }
-            td data-label="Last 20 runs" {
-                @match bars {
+            td.bars-of data-label="Last 20 runs" {
+                @match recent {
                     _ if job.last.is_none() && !status.knows(LedgerPart::Ends) => span.unknown { "not known" },
-                    Some(bars) => (bars::picture(bars)),
-                    None => "not read yet",
+                    _ if job.last.is_none() => "",
+                    Some(recent) => (bars::picture(&recent.bars)),
+                    None => span.unknown { "not read yet" },
                 }
             }
-            td data-label="Next" { (next(job, status)) }
+            td data-label="Next" { (next(job, status, clock)) }
         }
     }
 }
@@ -158,10 +176,10 @@ pub(super) fn shares_in_words(shares: &SharesStatus) -> String {
 /// What is special about a job.
 pub(super) fn notes(job: &JobStatus) -> Markup {
     html! {
-        @if job.running.len() > job.cut_off.len() { " " span.fact { "running" } }
+        @if job.running.len() > job.cut_off.len() { " " span.fact.live { "running" } }
         @if !job.cut_off.is_empty() { " " span.fact.bad { "a run is cut off from its node" } }
         @if let Some(paused) = &job.paused {
-            " " span.fact { "paused" }
+            " " span.fact.odd { "paused" }
             @if let Some(reason) = paused.reason.as_deref().and_then(shown) { " " span.reason { (reason) } }
         }
         @for alarm in &job.alarms { " " span.fact.bad { (alarm_words(alarm.alarm)) } }
@@ -189,28 +207,28 @@ fn names(names: &[JobName]) -> String {
 }
 
 /// When the job runs next, or what it runs after.
-pub(super) fn next(job: &JobStatus, status: &Status) -> Markup {
+pub(super) fn next(job: &JobStatus, status: &Status, clock: &Clock) -> Markup {
     html! {
         @match job.next {
-            _ if !job.enabled => "disabled",
+            _ if !job.enabled => span.quiet { "disabled" },
             _ if job.paused.is_some() => {
                 "paused"
                 @if let Some(until) = job.paused.as_ref().and_then(|paused| paused.until) {
-                    " until " (words::time(until, status.at))
+                    " until " (clock.short(until))
                 }
             },
             // It does not come nearer: without a leader nothing starts.
             Some(next) if status.role.leader_node.is_none() => {
-                (stamp(next)) " " span.unknown { "if a node leads by then" }
+                (clock.short(next)) " " span.unknown { "if a node leads by then" }
             },
-            Some(next) => (words::time(next, status.at)),
+            Some(next) => (clock.due(next)),
             None if !job.after.is_empty() => {
                 "after " @for (place, (upstream, condition)) in job.after.iter().enumerate() {
                     @if place > 0 { ", " }
                     a href={ "/jobs/" (upstream) } { (upstream) } " (" (condition) ")"
                 }
             },
-            None => "never",
+            None => span.quiet { "never" },
         }
     }
 }
@@ -228,70 +246,10 @@ fn pages(selection: &Selection, selected: &Selected<'_>) -> Markup {
     }
 }
 
-/// The runs in flight.
-pub(super) fn running(status: &Status) -> Markup {
-    html! {
-        section #running .old[status.has_old_runs()] data-live="" aria-labelledby="running-title" {
-            h2 #running-title { "Running now" }
-            @if !status.knows(LedgerPart::Runs) { p.unknown { "What runs on other nodes is not known." } }
-            @else if status.runs.is_empty() {
-                p { @if status.has_old_runs() { "Nothing ran when the ledger was last read." } @else { "Nothing runs." } }
-            }
-            @if !status.runs.is_empty() {
-                table {
-                    caption { (in_flight(status)) "; times in UTC" }
-                    thead { tr {
-                        th scope="col" { "Run" } th scope="col" { "Node" } th scope="col" { "State" }
-                        th scope="col" { "Since" }
-                    } }
-                    tbody { @for run in status.runs.iter().take(MOST_RUNS) { (run_row(run, status)) } }
-                }
-                @if status.runs.len() > MOST_RUNS { p { "and " (status.runs.len() - MOST_RUNS) " more" } }
-            }
-        }
-    }
-}
-
-fn in_flight(status: &Status) -> String {
-    let runs = counted(status.runs.len(), "run");
-    match status.knows(LedgerPart::Runs) {
-        false => format!("{runs} in flight on this node"),
-        true if status.has_old_runs() => format!("{runs} in flight when the ledger was last read"),
-        true => format!("{runs} in flight"),
-    }
-}
-
-fn run_row(run: &RunStatus, status: &Status) -> Markup {
-    html! {
-        tr data-key={ "run-" (run.run) } {
-            th scope="row" { a href={ "/runs/" (run.run) } { (run.run) } }
-            td data-label="Node" { (run.place()) }
-            td data-label="State" { (run_state(run, status)) }
-            td data-label="Since" { (words::time(run.since, status.at)) }
-        }
-    }
-}
-
-/// What a run in flight does or waits for.
-pub(super) fn run_state(run: &RunStatus, status: &Status) -> Markup {
-    let (is_old, awaited) = (status.is_old(run), status.awaited_node(run));
-    html! {
-        @match run.ended {
-            Some(outcome) => { (words::outcome(outcome, "")) ", not recorded yet" },
-            None if run.unconfirmed => "not begun yet, waits for the ledger",
-            None if is_old && run.state == RunState::Running => "was running",
-            None => @match awaited {
-                Some(node) => { "waits for " (node) },
-                None => (words::run_state(run.state)),
-            },
-        }
-        @if run.attempt > 1 { ", attempt " (run.attempt) }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::api::page::times::Zone;
     use crate::status::sample;
     use cronkeeper_core::run::Outcome;
 
@@ -303,51 +261,65 @@ mod tests {
         status
     }
 
+    fn clock(status: &Status) -> Clock {
+        Clock::new(status.at, Zone::utc())
+    }
+
     #[test]
-    fn jobs_that_fail_come_first_and_a_page_has_at_most_a_hundred() {
+    fn jobs_are_in_order_and_a_page_has_at_most_a_hundred() {
         let mut status = many(250);
         status.jobs[249].last.as_mut().expect("it has run").outcome = Outcome::Failure;
         let all = Selection::default();
         let selected = all.of(&status);
-        assert_eq!((selected.jobs.len(), selected.jobs[0].name.as_str()), (PAGE, "job-0249"));
+        assert_eq!((selected.jobs.len(), selected.jobs[0].name.as_str()), (PAGE, "job-0000"));
         let beyond = Selection { page: 9, ..Selection::default() };
         assert_eq!((beyond.of(&status).jobs.len(), beyond.of(&status).page), (50, 3));
         let failing = Selection { only: "failing".into(), ..Selection::default() };
         assert_eq!(failing.of(&status).jobs.len(), 1);
         let named = Selection { job: "-001".into(), ..Selection::default() };
         assert_eq!(named.of(&status).jobs.len(), 10);
-        let text = table(&status, &all, &selected, &BTreeMap::new()).into_string();
-        assert!(text.contains("Page 1 of 3") && text.contains("/?job=&amp;only=&amp;page=2"), "{text}");
+        let text = table(&status, &all, &selected, &Recents::new(), &clock(&status)).into_string();
+        assert!(text.contains("Page 1 of 3") && text.contains("/?job=&amp;only=&amp;page=2#jobs"), "{text}");
     }
 
     #[test]
     fn a_paused_job_has_no_next_time_and_without_a_leader_none_comes_nearer() {
         let mut status = sample::leader();
-        let next = |status: &Status| next(&status.jobs[0], status).into_string();
-        assert!(next(&status).contains("title=\"in 22 h\""), "{}", next(&status));
+        let next = |status: &Status| next(&status.jobs[0], status, &clock(status)).into_string();
+        assert!(next(&status).contains(">in 22 h<"), "{}", next(&status));
         status.role.leader_node = None;
-        assert!(!next(&status).contains("<time") && next(&status).contains("2026-11-21 01:30:00"), "{}", next(&status));
+        assert!(!next(&status).contains("<time") && next(&status).contains("Nov 21 01:30:00"), "{}", next(&status));
         let until = sample::at("2026-11-20T05:00:00Z");
         let pause =
             |until| cronkeeper_core::run::Pause { by: "alice".into(), at: until, reason: None, until: Some(until) };
         status.jobs[0].paused = Some(Box::new(pause(until)));
-        assert!(next(&status).contains("2026-11-20 05:00:00") && !next(&status).contains("01:30"), "{}", next(&status));
+        assert!(next(&status).contains("05:00:00") && !next(&status).contains("01:30"), "{}", next(&status));
     }
 
     #[test]
-    fn totals_are_given_as_far_as_they_are_known() {
+    fn what_a_filter_has_found_is_counted_as_far_as_it_is_known() {
         let mut status = sample::leader();
-        let counted = |status: &Status| count(status, &Selection::default().of(status));
-        assert_eq!(counted(&status), "3 jobs, none fails.");
+        let failing = Selection { only: "failing".into(), ..Selection::default() };
+        let counted = |status: &Status, selection: &Selection| count(status, selection, &selection.of(status));
+        assert_eq!(counted(&status, &Selection::default()), None);
+        assert_eq!(counted(&status, &failing).as_deref(), Some("0 of 3 jobs."));
         status.unread = Some("away".into());
-        assert_eq!(counted(&status), "3 jobs; none failed when the ledger was last read.");
+        let old = "0 of 3 jobs, as it was when the ledger was last read.";
+        assert_eq!(counted(&status, &failing).as_deref(), Some(old));
         status.unknown = LedgerPart::ALL.to_vec();
-        assert_eq!(counted(&status), "3 jobs; whether they fail is not known.");
-        status.jobs[0].last.as_mut().expect("it has run").outcome = Outcome::Failure;
-        let least = "3 jobs; at least 1 of them not in order, whether others fail is not known.";
-        assert_eq!(counted(&status), least);
-        status.unknown = vec![LedgerPart::Queue];
-        assert_eq!(counted(&status), "3 jobs; 1 of them not in order when the ledger was last read.");
+        assert_eq!(counted(&status, &failing).as_deref(), Some("0 of 3 jobs; of the others it is not known."));
+    }
+
+    #[test]
+    fn without_jobs_it_says_how_to_add_one() {
+        let mut status = sample::leader();
+        status.jobs.clear();
+        let all = Selection::default();
+        let text =
+            |status: &Status| table(status, &all, &all.of(status), &Recents::new(), &clock(status)).into_string();
+        assert!(text(&status).contains("cronkeeper check /etc/cronkeeper/jobs.yaml"), "{}", text(&status));
+        status.jobs_file.path = "/srv/jobs.yaml".into();
+        assert!(text(&status).contains("/srv/jobs.yaml") && !text(&status.outlined()).contains("/srv"));
     }
 
     #[test]
@@ -356,33 +328,31 @@ mod tests {
         let last = status.jobs[0].last.as_deref().cloned().expect("it has run");
         let ends = [("host-a", Outcome::Success), ("host-b", Outcome::Timeout), ("host-c", Outcome::Failure)];
         status.jobs[0].shares = Some(Box::new(sample::shares(&last, &ends)));
-        let text = row(&status.jobs[0], None, &status).into_string();
-        assert!(text.contains("failing") && text.contains("; on host-b and 1 more; 1 of 3 ok"), "{text}");
+        let text = row(&status.jobs[0], None, &status, &clock(&status)).into_string();
+        assert!(text.contains("failing") && text.contains(", on host-b and 1 more; 1 of 3 ok"), "{text}");
         assert!(text.contains("href=\"/runs/nightly-backup.20261120T013000Z@host-b\""), "{text}");
     }
 
     #[test]
-    fn what_waits_for_a_node_says_why() {
+    fn what_no_node_can_run_says_why() {
         let mut status = sample::leader();
         status.jobs[1].unplaceable = Some("no node has gpu (host-a: none)".into());
-        status.runs[0].state = RunState::Queued;
-        let job = row(&status.jobs[1], None, &status).into_string();
+        let job = row(&status.jobs[1], None, &status, &clock(&status)).into_string();
         assert!(job.contains("failing") && job.contains("no node has gpu (host-a: none)"), "{job}");
-        let run = run_row(&status.runs[0], &status).into_string();
-        assert!(run.contains("waits for a node: no node has gpu"), "{run}");
         let outline = status.outlined();
-        assert!(row(&outline.jobs[1], None, &outline).into_string().contains("no node can run it"));
+        let job = row(&outline.jobs[1], None, &outline, &clock(&outline)).into_string();
+        assert!(job.contains("no node can run it"), "{job}");
     }
 
     #[test]
-    fn a_job_with_a_run_that_is_cut_off_is_not_in_order() {
+    fn a_job_with_a_run_that_is_cut_off_needs_attention() {
         let mut status = sample::leader();
         let mut runs = status.runs.clone();
-        runs[0].state = RunState::CutOff;
+        runs[0].state = cronkeeper_core::run::RunState::CutOff;
         status.put_runs(&runs);
         let failing = Selection { only: "failing".into(), ..Selection::default() };
-        let text = table(&status, &failing, &failing.of(&status), &BTreeMap::new()).into_string();
-        assert!(text.contains("3 jobs, 1 of them not in order; 1 selected."), "{text}");
+        let text = table(&status, &failing, &failing.of(&status), &Recents::new(), &clock(&status)).into_string();
+        assert!(text.contains("1 of 3 jobs."), "{text}");
         assert!(text.contains("a run is cut off from its node") && !text.contains(">running<"), "{text}");
     }
 }

@@ -1,8 +1,9 @@
-//! What all pages have in common: head, navigation, the form behind all buttons, and the foot.
+//! What all pages have in common: head, navigation, the forms behind the buttons, and the foot.
 
 use maud::{DOCTYPE, Markup, html};
 
 use super::assets;
+use super::times::Clock;
 use cronkeeper_core::term::NodeName;
 
 /// What a visitor may do.
@@ -24,12 +25,18 @@ impl Standing {
 /// The page around the content.
 #[derive(Debug)]
 pub(super) struct Frame<'a> {
+    /// What is most important on the page.
     pub title: &'a str,
     pub node: &'a NodeName,
     pub standing: &'a Standing,
+    pub clock: &'a Clock,
     /// How the last action ended.
     pub done: Option<&'static str>,
 }
+
+/// The forms behind the buttons, each with the fields that all requests need. The buttons and fields are in the content,
+/// and name their form. A field has a form with no button but its own, so that Enter presses that one.
+const FORMS: [&str; 3] = ["act", "act-run", "act-pause"];
 
 impl Frame<'_> {
     pub fn markup(&self, main: &Markup) -> Markup {
@@ -51,14 +58,15 @@ impl Frame<'_> {
                     (self.header())
                     // The script shows it, and greys the rest, when this node does not answer any more.
                     p #stale.problems role="alert" data-node=(self.node) hidden {}
-                    main #main {
+                    // The script counts the distances of times on from this moment.
+                    main #main data-now=(self.clock.now.as_millisecond()) {
                         @if let Some(done) = self.done { p.done role="status" { (done) } }
                         (main)
                     }
                     footer {
                         p #live role="status" { "This page shows the moment at which it was loaded." }
                         p { "cronkeeper " (env!("CARGO_PKG_VERSION")) ", as " (self.node) " sees it. "
-                            a href="/v1" { "The API" } "." }
+                            a href="/v1" { "The API" } }
                     }
                 }
             }
@@ -68,16 +76,22 @@ impl Frame<'_> {
     fn header(&self) -> Markup {
         html! {
             header {
-                nav aria-label="Pages" { a href="/" { "cronkeeper" } " " a href="/history" { "History" } }
-                @match self.standing {
-                    Standing::Reader { can_sign_in: true } => a href="/session" { "Sign in" },
-                    Standing::Reader { can_sign_in: false } => span.fact { "read-only" },
-                    Standing::Operator { form_key, is_session } => {
-                        form #act method="post" {
-                            input type="hidden" name="form_key" value=(form_key);
-                            input type="hidden" name="uuid" value=(uuid::Uuid::new_v4());
+                a.brand href="/" { "cronkeeper" }
+                nav aria-label="Pages" { a href="/" { "Overview" } a href="/history" { "History" } }
+                span.tools {
+                    a.zone href="/zone" title="The time zone of this page" { (self.clock.zone.name()) }
+                    @match self.standing {
+                        Standing::Reader { can_sign_in: true } => a.button href="/session" { "Sign in" },
+                        Standing::Reader { can_sign_in: false } => span.fact { "read-only" },
+                        Standing::Operator { form_key, is_session } => {
+                            @for form in FORMS {
+                                form id=(form) method="post" {
+                                    input type="hidden" name="form_key" value=(form_key);
+                                    input type="hidden" name="uuid" value=(uuid::Uuid::new_v4());
+                                }
+                            }
+                            @if *is_session { button #sign-out form="act" formaction="/session/end" { "Sign out" } }
                         }
-                        @if *is_session { button #sign-out form="act" formaction="/session/end" { "Sign out" } }
                     }
                 }
             }

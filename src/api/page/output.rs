@@ -4,11 +4,12 @@ use std::collections::{BTreeSet, VecDeque};
 
 use maud::{Markup, html};
 
+use super::ansi::{self, Style};
 use super::run::Known;
 use crate::api::ApiState;
 use crate::api::output::{Cursor, OutputState, last_page_of};
 use crate::output::{Line, Source};
-use cronkeeper_core::escape;
+use crate::status::shown;
 use cronkeeper_core::run::RunId;
 
 /// Most bytes of lines on the page; older ones are left out.
@@ -76,46 +77,69 @@ pub(super) fn section(run: &RunId, known: &Known<'_>, newest: Option<&NewestOutp
     let is_in_flight = matches!(known, Known::InFlight(..));
     html! {
         section #output data-live="" data-following[is_in_flight] aria-labelledby="output-title" {
-            h2 #output-title { "Output" }
+            h2 #output-title { "Output" @if is_in_flight { " " span.fact.live { "live" } } }
             @match (newest, known) {
-                (Some(newest), _) if !newest.lines.is_empty() || is_in_flight => (lines(run, newest, is_in_flight)),
+                (Some(newest), _) if !newest.lines.is_empty() || is_in_flight => (lines(run, newest)),
                 (newest, Known::Ended(run)) => {
                     @if let Some(newest) = newest { (remarks(newest)) }
-                    @if run.dropped_bytes > 0 {
-                        p { "The job wrote " (run.dropped_bytes) " bytes more than `max_output`. This is the end." }
-                    }
-                    @if run.tail.is_empty() { p { "none" } } @else {
-                        pre tabindex="0" aria-label="The end of the output" { (text(run.tail.lines())) }
+                    @match shown(&run.tail) {
+                        None => p.unknown { "Shown on the Unix socket, and to who has signed in." },
+                        Some("") => p.quiet { "It wrote nothing." },
+                        Some(tail) => {
+                            @if run.dropped_bytes > 0 {
+                                p { "It wrote " (run.dropped_bytes) " bytes more than `max_output`. This is the end." }
+                            }
+                            (scroller("The end of the output", &end_of(tail)))
+                        }
                     }
                 },
-                (_, Known::InFlight(..)) => p { "It appears here when the run has ended." },
-                (_, Known::Shared(_)) => p { "Each share has its own." },
-                (_, Known::Not) => p { "none" },
-                (_, Known::Unread) => p.unknown { "not known" },
+                (_, Known::InFlight(..)) => p.quiet { "It is shown here when the run has ended." },
+                (_, Known::Shared(_)) => p.quiet { "Each share has its own." },
+                (_, Known::Not) => p.quiet { "There is none." },
+                (_, Known::Unread) => p.unknown { "Not known." },
             }
         }
     }
 }
 
-fn lines(run: &RunId, newest: &NewestOutput, is_in_flight: bool) -> Markup {
+fn lines(run: &RunId, newest: &NewestOutput) -> Markup {
     html! {
         @if newest.is_end_only {
-            p { "Only the end is shown here. " code { "cronkeeper logs " (run) } " begins at the beginning." }
+            p.quiet { "Only the end is shown here. " code { "cronkeeper logs " (run) } " begins at the beginning." }
         }
         (remarks(newest))
-        @if newest.lines.is_empty() { p { "none so far" } } @else {
-            pre tabindex="0" aria-label="Output" {
-                @for line in &newest.lines {
-                    @match line.stream {
-                        Source::Stdout => (shown(line)),
-                        Source::Stderr => span.stderr { (shown(line)) },
-                        Source::Note => em { (shown(line)) },
-                    }
-                }
-            }
-        }
-        @if is_in_flight { p { "The run is in flight." } }
+        @if newest.lines.is_empty() { p.quiet { "Nothing so far." } } @else { (scroller("Output", &coloured(newest))) }
     }
+}
+
+/// A box that shows the end of its text, and stays there while the text grows.
+fn scroller(label: &str, text: &Markup) -> Markup {
+    html! { div.scroller tabindex="0" role="region" aria-label=(label) { pre { (text) } } }
+}
+
+/// The lines with the colours that each stream of each attempt has set.
+fn coloured(newest: &NewestOutput) -> Markup {
+    let mut attempt = 0;
+    let [mut stdout, mut stderr] = [Style::default(); 2];
+    html! {
+        @for line in &newest.lines {
+            @if std::mem::replace(&mut attempt, line.attempt) != line.attempt {
+                ({ [stdout, stderr] = [Style::default(); 2]; "" })
+            }
+            @match line.stream {
+                Source::Stdout => (ansi::line(&mut stdout, &line.line)),
+                Source::Stderr => span.stderr { (ansi::line(&mut stderr, &line.line)) },
+                Source::Note => em { (ansi::plain(&line.line)) },
+            }
+            @if !line.continues { "\n" }
+        }
+    }
+}
+
+/// The text that a record keeps of the end, with its colours.
+pub(super) fn end_of(tail: &str) -> Markup {
+    let mut style = Style::default();
+    html! { @for line in tail.lines() { (ansi::line(&mut style, line)) "\n" } }
 }
 
 fn remarks(newest: &NewestOutput) -> Markup {
@@ -123,17 +147,6 @@ fn remarks(newest: &NewestOutput) -> Markup {
         @for missing in &newest.missing { p { "Missing " (missing) } }
         @if let Some(note) = &newest.note { p { (note) } }
     }
-}
-
-/// A line as text, with its end unless it goes on in the next one.
-fn shown(line: &Line) -> String {
-    let text = escape::on_a_terminal(&line.line);
-    if line.continues { text.into_owned() } else { format!("{text}\n") }
-}
-
-/// Lines with everything made visible that could hide or turn text around.
-fn text<'a>(lines: impl Iterator<Item = &'a str>) -> String {
-    lines.map(escape::on_a_terminal).collect::<Vec<_>>().join("\n")
 }
 
 #[cfg(test)]
@@ -167,5 +180,18 @@ mod tests {
         let markup = section(&RunId::parse("load.20261120T030000Z").unwrap(), &Known::Not, Some(&newest)).into_string();
         assert!(!markup.contains("<script") && !markup.contains("<b>") && !markup.contains('\u{1b}'), "{markup}");
         assert!(markup.contains("&lt;script&gt;"), "{markup}");
+    }
+
+    #[test]
+    fn each_stream_has_its_colours_and_an_attempt_begins_without() {
+        let mut newest = NewestOutput::default();
+        newest.push(line("\u{1b}[31mred", Source::Stdout));
+        newest.push(line("plain", Source::Stderr));
+        newest.push(line("still red", Source::Stdout));
+        newest.push(Line { attempt: 2, ..line("again", Source::Stdout) });
+        let markup = coloured(&newest).into_string();
+        let red = |text: &str| format!("<span class=\"c1\">{text}</span>\n");
+        let expected = format!("{}<span class=\"stderr\">plain</span>\n{}again\n", red("red"), red("still red"));
+        assert_eq!(markup, expected);
     }
 }

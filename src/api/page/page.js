@@ -1,7 +1,8 @@
 // Keeps an open page up to date. Without it the page works too: the server renders all of it.
 //
 // The server says over `/v1/events` that something has changed. The script then fetches the same page and puts in the
-// sections that differ. It never makes HTML from text of its own, and never runs what it fetches.
+// sections that differ. It never makes HTML from text of its own, and never runs what it fetches. Between two fetches it
+// counts the distances of times on.
 //
 // Every two seconds the server says at least that it is alive. If nothing comes, the script asks; without an answer it
 // says so at the top of the page, and greys the rest.
@@ -18,6 +19,7 @@
   const stale = document.getElementById("stale");
   const main = document.getElementById("main");
   const node = stale.dataset.node;
+  let ahead = Number(main.dataset.now) - Date.now(); // of the node's clock before this one, in ms
   let heard = Date.now(); // when the node said something last
   let shown = Date.now(); // the moment that the page shows
   let asking = false;
@@ -27,6 +29,7 @@
   let timer = 0;
   let last = 0;
   let busy = false;
+  let title = document.title;
   let again = false;
 
   const say = (text) => {
@@ -35,10 +38,12 @@
 
   // What is on the page is not how things are now.
   const outdated = (why) => {
-    const text = `${why} What is below is how things were at ${new Date(shown).toISOString().slice(11, 19)} UTC.`;
+    const at = new Date(shown + ahead).toISOString().slice(11, 19);
+    const text = `${why} What is below is how things were at ${at} UTC.`;
     if (stale.textContent !== text) stale.textContent = text;
     stale.hidden = false;
     main.classList.add("old");
+    document.title = `Not up to date – cronkeeper on ${node}`;
     say("This page is not up to date.");
   };
 
@@ -46,6 +51,7 @@
     [heard, shown] = [Date.now(), Date.now()];
     stale.hidden = true;
     main.classList.remove("old");
+    document.title = title;
     const isOld = main.querySelector("section.old") !== null;
     say(isOld ? "This page shows what the node knows now; what is grey may be old." : "This page is up to date.");
   };
@@ -72,6 +78,36 @@
     asking = false;
   };
 
+  const amount = (seconds) => {
+    const size = Math.max(0, seconds);
+    const [minutes, hours] = [Math.floor(size / 60), Math.floor(size / 3600)];
+    if (size < 60) return `${size} s`;
+    if (hours < 1) return `${minutes} min`;
+    if (hours < 10 && minutes % 60 > 0) return `${hours} h ${minutes % 60} min`;
+    return hours < 48 ? `${hours} h` : `${Math.floor(size / 86400)} days`;
+  };
+
+  // The words of times.rs.
+  const distance = (seconds, kind) => {
+    if (kind === "since") return amount(-seconds);
+    if (seconds > 0) return `in ${amount(seconds)}`;
+    if (kind === "due") return seconds >= -2 ? "now" : `due ${amount(-seconds)} ago`;
+    return seconds < 0 ? `${amount(-seconds)} ago` : "now";
+  };
+
+  // Counts on, unless the page is not how things are now: nobody knows then what comes nearer.
+  const count = () => {
+    if (document.hidden || !stale.hidden) return;
+    const now = Math.floor((Date.now() + ahead) / 1000);
+    for (const time of main.getElementsByTagName("time")) {
+      const seconds = Date.parse(time.dateTime) / 1000 - now;
+      // The words of what is further away are a date.
+      if (Math.abs(seconds) >= 86400 && time.dataset.kind !== "since") continue;
+      const text = distance(seconds, time.dataset.kind);
+      if (time.textContent !== text) time.textContent = text;
+    }
+  };
+
   // Where the elements with a key are, so that those that move can be seen to move.
   const places = (section) => {
     const found = new Map();
@@ -93,26 +129,62 @@
     }
   };
 
-  // A section in which somebody types or has opened something is left alone.
+  // A section in which somebody types is left alone.
   const inUse = (section) => {
     const focused = document.activeElement;
-    const types = focused && section.contains(focused) && focused.matches("input, select");
-    return types || section.querySelector("details[open]") !== null;
+    return focused && section.contains(focused) && focused.matches("input, select");
   };
+
+  // What somebody has typed, chosen or opened.
+  const given = (section) => {
+    const changed = (field) => field.value !== field.defaultValue || field.checked !== field.defaultChecked;
+    const fields = [...section.querySelectorAll("input[id]")].filter(changed);
+    const open = [...section.querySelectorAll("details[id][open]")].map((details) => details.id);
+    return { fields: fields.map(({ id, value, checked }) => ({ id, value, checked })), open };
+  };
+
+  const giveBack = ({ fields, open }) => {
+    for (const { id, value, checked } of fields) {
+      const field = document.getElementById(id);
+      if (field) [field.value, field.checked] = [value, checked];
+    }
+    for (const id of open) document.getElementById(id)?.setAttribute("open", "");
+  };
+
+  // The box of output is turned round: its end is at 0, and what is before it is below 0.
+  const END = 4; // px from the end that count as the end
+  const fromTop = (box) => box.scrollHeight - box.clientHeight + box.scrollTop;
 
   const putText = (old, next) => {
     if (old && next && old.textContent !== next.textContent) old.replaceChildren(...next.childNodes);
   };
 
+  const sameTimes = (old, next) => {
+    // Distances alone are no difference: they are counted on here.
+    const copy = next.cloneNode(true);
+    const times = [old, copy].map((section) => section.getElementsByTagName("time"));
+    for (let i = 0; i < times[1].length; i++) {
+      if (times[0][i]) times[1][i].textContent = times[0][i].textContent;
+    }
+    const opened = [...old.querySelectorAll("details[open]")];
+    opened.forEach((details) => details.removeAttribute("open"));
+    const same = old.isEqualNode(copy);
+    opened.forEach((details) => details.setAttribute("open", ""));
+    return same;
+  };
+
   const replace = (old, next) => {
-    if (old.isEqualNode(next)) return;
+    if (sameTimes(old, next)) return;
     old.className = next.className;
     old.toggleAttribute("data-following", next.hasAttribute("data-following"));
     if (inUse(old)) return;
-    const focus = old.contains(document.activeElement) ? document.activeElement.id : "";
+    const focus = old.contains(document.activeElement) ? document.activeElement : null;
+    const id = focus?.id;
+    const href = focus?.getAttribute("href");
     const before = places(old);
-    const output = old.querySelector("pre");
-    const atEnd = output && output.scrollTop + output.clientHeight >= output.scrollHeight - 4;
+    const kept = given(old);
+    const output = old.querySelector(".scroller");
+    const top = output && output.scrollTop < -END ? fromTop(output) : null;
     if (old.id === "queue") {
       // The announced line stays the same element, so that screen readers notice that its text has changed.
       const line = old.querySelector("#leader");
@@ -120,14 +192,19 @@
       next.querySelector("#leader").replaceWith(line);
     }
     old.replaceChildren(...next.childNodes);
+    giveBack(kept);
     animate(old, before);
-    const shown = old.querySelector("pre");
-    if (shown && atEnd) shown.scrollTop = shown.scrollHeight;
-    if (focus) document.getElementById(focus)?.focus({ preventScroll: true });
+    const shown = old.querySelector(".scroller");
+    if (shown && top !== null) shown.scrollTop = top - (shown.scrollHeight - shown.clientHeight);
+    const links = () => [...old.querySelectorAll("a[href]")].find((link) => link.getAttribute("href") === href);
+    const again = id ? document.getElementById(id) : href ? links() : focus?.matches(".scroller") ? shown : null;
+    again?.focus({ preventScroll: true });
   };
 
   const put = (text) => {
     const fetched = new DOMParser().parseFromString(text, "text/html");
+    title = fetched.title;
+    ahead = Number(fetched.getElementById("main").dataset.now) - Date.now();
     for (const next of fetched.querySelectorAll("[data-live]")) {
       const old = document.getElementById(next.id);
       if (old) replace(old, next);
@@ -151,6 +228,7 @@
       }
       if (answer.ok || answer.status === 304) {
         current();
+        count();
       } else {
         heard = Date.now();
         outdated(`${node} refuses to show this page now (${answer.status}).`);
@@ -201,11 +279,19 @@
     });
   };
 
-  document.addEventListener("visibilitychange", soon);
+  // The zone of the browser is proposed where one can be chosen.
+  const zone = document.querySelector("[data-zone]");
+  if (zone && !zone.value) zone.value = Intl.DateTimeFormat().resolvedOptions().timeZone ?? "";
+
+  document.addEventListener("visibilitychange", () => {
+    count();
+    soon();
+  });
   window.addEventListener("pageshow", (event) => {
     if (event.persisted) soon();
   });
   setInterval(ask, 1000);
+  setInterval(count, 1000);
   // Output changes without an event while its run is in flight.
   setInterval(() => {
     if (document.querySelector("[data-following]")) soon();

@@ -1,20 +1,20 @@
-//! The page of one run: in flight, or how it ended, with the end of its output.
+//! The page of one run: what it does or how it ended, who asked for it, and the end of its output.
 
 use std::collections::BTreeSet;
 
-use jiff::Timestamp;
 use maud::{Markup, html};
 
 use super::output::NewestOutput;
-use super::{history, output, words};
-use crate::status::{EndedRun, RunStatus, ending_details};
-use cronkeeper_core::run::{Attempt, RunId};
+use super::times::Clock;
+use super::{output, words};
+use crate::status::{EndedRun, RunStatus, shown};
+use cronkeeper_core::job::Job;
+use cronkeeper_core::run::{Attempt, Reason, RunId, RunState};
 
 /// What is known of a run.
 #[derive(Debug)]
 pub(super) enum Known<'a> {
-    /// The second is what it does or waits for.
-    InFlight(&'a RunStatus, &'a Markup),
+    InFlight(&'a InFlight),
     Ended(&'a EndedRun),
     /// Each node has its own share of it: these.
     Shared(&'a BTreeSet<RunId>),
@@ -24,25 +24,63 @@ pub(super) enum Known<'a> {
     Unread,
 }
 
-pub(super) fn page(
-    run: &RunId,
-    known: &Known<'_>,
-    newest: Option<&NewestOutput>,
-    note: &Markup,
-    (now, may_act): (Timestamp, bool),
-) -> Markup {
-    html! {
-        (note)
-        h1 { "Run " (run) }
-        p { "of the job " a href={ "/jobs/" (run.job()) } { (run.job()) }
-            ", for " (words::time(run.scheduled_at(), now)) " UTC" }
-        section #facts data-live="" aria-label="Facts" role="status" aria-live="polite" {
-            @match known {
-                Known::InFlight(status, state) => {
-                    p { strong { (state) } " on " (status.place()) ", since "
-                        (words::time(status.since, now)) " UTC." }
-                }
-                Known::Ended(ended) => (facts(ended, now)),
+/// A run in flight.
+#[derive(Debug)]
+pub(super) struct InFlight {
+    pub run: RunStatus,
+    /// What it does or waits for.
+    pub state: Markup,
+    /// It was in flight when the ledger was last read.
+    pub is_old: bool,
+    /// Other runs of its job that are in flight, for which it may wait.
+    pub others: Vec<RunId>,
+}
+
+/// What the page shows of a run.
+#[derive(Debug)]
+pub(super) struct RunPage<'a> {
+    pub run: &'a RunId,
+    pub known: Known<'a>,
+    pub newest: Option<&'a NewestOutput>,
+    /// Its job as this node has loaded it, for those who see everything.
+    pub defined: Option<&'a Job>,
+    pub note: Markup,
+    pub may_act: bool,
+    pub clock: &'a Clock,
+}
+
+impl RunPage<'_> {
+    /// The first words of the title.
+    pub fn title(&self) -> String {
+        let state = match &self.known {
+            Known::InFlight(in_flight) if in_flight.is_old => "was in flight",
+            Known::InFlight(in_flight) => words::run_state(in_flight.run.state),
+            Known::Ended(ended) => ended.outcome.as_str(),
+            Known::Shared(_) => "on every node",
+            Known::Not => "not in flight",
+            Known::Unread => "not known",
+        };
+        format!("{} {state}", self.run.job())
+    }
+
+    pub fn markup(&self) -> Markup {
+        html! {
+            (self.note)
+            p.crumbs { a href={ "/jobs/" (self.run.job()) } { (self.run.job()) } " " span aria-hidden="true" { "›" } " run" }
+            h1 { (self.run.job()) " " span.quiet { "due " (self.clock.short(self.run.scheduled_at())) } }
+            div.columns.side {
+                section #facts.card data-live="" aria-label="Facts" { (self.facts()) }
+                @if self.may_act { (self.actions()) }
+            }
+            (output::section(self.run, &self.known, self.newest))
+        }
+    }
+
+    fn facts(&self) -> Markup {
+        html! {
+            @match &self.known {
+                Known::InFlight(in_flight) => (self.in_flight(in_flight)),
+                Known::Ended(ended) => (self.ended(ended)),
                 Known::Shared(shares) => {
                     p { "Each node has its own share of it:" }
                     ul { @for share in *shares { li { a href={ "/runs/" (share) } { (share) } } } }
@@ -52,45 +90,165 @@ pub(super) fn page(
                     "Whether it is in flight is not known; the history has no record of it (any more)."
                 },
             }
+            p.quiet { code { (self.run) } }
         }
-        @if may_act { (actions(run, known)) }
-        (output::section(run, known, newest))
     }
-}
 
-fn facts(run: &EndedRun, now: Timestamp) -> Markup {
-    html! {
-        dl {
-            dt { "Outcome" } dd { (history::outcome(run)) }
-            dt { "Ended" } dd { (words::time(run.ended_at, now)) " UTC, after " (words::took(run.duration_ms)) }
-            dt { "Node" } dd { (run.node) ", with token " (run.token) }
-            @if run.leftovers > 0 { dt { "Left behind" } dd { (run.leftovers) " processes, which were killed" } }
-            @for past in &run.earlier_attempts { dt { "Attempt " (past.attempt) } dd { (earlier(past)) } }
+    fn in_flight(&self, InFlight { run, state, is_old, others }: &InFlight) -> Markup {
+        let clock = self.clock;
+        html! {
+            dl {
+                dt { "State" } dd {
+                    strong role="status" { (state) } " on " (run.place())
+                    @if *is_old || run.ended.is_some() { ", since " (clock.short(run.since)) }
+                    @else { ", for " (clock.since(run.since)) }
+                }
+                @if run.state == RunState::Queued && run.ended.is_none() {
+                    dt { "Waits for" } dd { (self.awaited(others)) }
+                }
+                @if let Some(until) = run.keep_until.filter(|_| run.state == RunState::CutOff) {
+                    dt { "May go on until" } dd { (clock.short(until)) }
+                }
+                @if let Some(by) = run.triggered_by.as_deref().and_then(shown) { dt { "Triggered by" } dd { (by) } }
+                @if let Some(by) = run.killed_by.as_deref().and_then(shown) {
+                    dt { "Kill requested by" } dd { (by) }
+                }
+            }
+        }
+    }
+
+    /// What may keep a queued run from its start: the ledger does not say which of it does.
+    fn awaited(&self, others: &[RunId]) -> Markup {
+        let locks = self.defined.map(|job| job.lock.as_slice()).unwrap_or_default();
+        let group = self.defined.and_then(|job| job.concurrency_group.as_ref());
+        html! {
+            @for (place, run) in others.iter().enumerate() {
+                @if place > 0 { ", " }
+                "the end of " a href={ "/runs/" (run) } { (run) }
+            }
+            @if let Some(group) = group {
+                @if !others.is_empty() { ", or " }
+                "room in the group " code { (group.name) } " (at most " (words::counted(group.limit, "run")) ")"
+            }
+            @if !locks.is_empty() {
+                @if !others.is_empty() || group.is_some() { ", or " }
+                "the lock" @if locks.len() > 1 { "s" } @for lock in locks { " " code { (lock) } }
+            }
+            @if others.is_empty() && group.is_none() && locks.is_empty() { "other runs, or a lock" }
+        }
+    }
+
+    fn ended(&self, run: &EndedRun) -> Markup {
+        let clock = self.clock;
+        let prevented = run.reason.and_then(Reason::prevented_start);
+        html! {
+            dl {
+                dt { "Outcome" } dd role="status" { (words::outcome(run.outcome, &words::why(run.reason, run.exit_code, run.signal))) }
+                @if let Some(detail) = run.detail.as_deref().and_then(shown) {
+                    dt { @if prevented.is_some() { "Why" } @else { "Detail" } } dd { code { (detail) } }
+                }
+                @if let Some(started) = run.started_at { dt { "Started" } dd { (clock.both(started)) } }
+                dt { "Ended" } dd { (clock.both(run.ended_at)) }
+                dt { "Took" } dd {
+                    @if prevented.is_some() { "it did not start" }
+                    @else if run.duration_ms.is_none() { span.unknown { "not known" } }
+                    @else { (words::took(run.duration_ms)) }
+                }
+                dt { "Node" } dd { (run.node) }
+                @if let Some(by) = run.triggered_by.as_deref().and_then(shown) { dt { "Triggered by" } dd { (by) } }
+                @if let Some(at) = run.triggered_for { dt { "Triggered for" } dd { (clock.short(at)) } }
+                @if let Some(by) = run.killed_by.as_deref().and_then(shown) { dt { "Killed by" } dd { (by) } }
+                @for (name, value) in &run.parameters { dt { code { (name) } } dd { code { (value) } } }
+                @if run.leftovers > 0 {
+                    dt { "Left behind" } dd {
+                        @if run.leftovers == 1 { "1 process, which was killed" }
+                        @else { (run.leftovers) " processes, which were killed" }
+                    }
+                }
+                @if run.attempt > 1 { dt { "Attempt" } dd { (run.attempt) } }
+                @for past in &run.earlier_attempts { dt { "Attempt " (past.attempt) } dd { (earlier(past)) } }
+            }
+        }
+    }
+
+    fn actions(&self) -> Markup {
+        html! {
+            section #actions.card data-live="" aria-label="Actions" {
+                div.action {
+                    button.main #trigger form="act-run" formaction={ "/jobs/" (self.run.job()) "/trigger" } { "Run the job now" }
+                }
+                @if matches!(self.known, Known::InFlight(..)) {
+                    details #kill {
+                        summary { "Kill this run…" }
+                        p { "Its processes get SIGTERM, and after the job's grace period SIGKILL." }
+                        button.danger #kill-now form="act" formaction={ "/runs/" (self.run) "/kill" } { "Kill it" }
+                    }
+                }
+            }
         }
     }
 }
 
 fn earlier(past: &Attempt) -> Markup {
     html! {
-        (words::outcome(past.outcome, &ending_details(past.reason, past.exit_code, past.signal)))
-        ", after " (words::took(past.duration_ms)) " on " (past.node)
+        (words::outcome(past.outcome, &words::why(past.reason, past.exit_code, past.signal)))
+        @if past.duration_ms.is_some() { ", after " (words::took(past.duration_ms)) }
+        " on " (past.node)
     }
 }
 
-fn actions(run: &RunId, known: &Known<'_>) -> Markup {
-    html! {
-        section #actions data-live="" aria-labelledby="actions-title" {
-            h2 #actions-title { "Actions" }
-            p.actions {
-                button #trigger form="act" formaction={ "/jobs/" (run.job()) "/trigger" } { "Run the job now" }
-            }
-            @if matches!(known, Known::InFlight(..)) {
-                details #kill {
-                    summary { "Kill this run…" }
-                    p { "Its processes get SIGTERM, and after the job's grace period SIGKILL. "
-                        button #kill-now form="act" formaction={ "/runs/" (run) "/kill" } { "Kill it" } }
-                }
-            }
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::page::times::Zone;
+    use crate::status::{HistoryEntry, sample};
+    use crate::test_records::{record, success};
+    use cronkeeper_core::run::{HistoryRecord, Outcome};
+
+    fn page(known: Known<'_>, defined: Option<&Job>) -> (String, String) {
+        let run = sample::leader().runs[0].run.clone();
+        let clock = Clock::new(sample::at("2026-11-20T03:00:00Z"), Zone::utc());
+        let page = RunPage { run: &run, known, newest: None, defined, note: html! {}, may_act: true, clock: &clock };
+        (page.title(), page.markup().into_string())
+    }
+
+    #[test]
+    fn a_start_that_failed_says_over_what() {
+        let mut end = success(record("load", 0, "s"));
+        (end.outcome, end.reason, end.duration_ms) = (Outcome::Failure, Some(Reason::NotExecutable), None);
+        end.detail = Some("/etc/passwd: Permission denied".into());
+        let HistoryEntry::Run(ended) = HistoryRecord::Run(end).into() else { unreachable!("it is a run") };
+        let (title, page) = page(Known::Ended(&ended), None);
+        assert_eq!(title, "load failure");
+        assert!(page.contains("its program cannot be executed") && page.contains("it did not start"), "{page}");
+        assert!(page.contains("<code>/etc/passwd: Permission denied</code>") && !page.contains("unknown"), "{page}");
+    }
+
+    #[test]
+    fn a_queued_run_says_what_it_may_wait_for_and_who_asked() {
+        let yaml = "jobs:\n  load: {schedule: '0 5 * * *', command: x, concurrency_group: {name: heavy, limit: 1}}\n";
+        let (set, _) = crate::config::parse("jobs.yaml", yaml.as_bytes()).unwrap();
+        let mut run = sample::leader().runs[0].clone();
+        run.state = RunState::Queued;
+        run.triggered_by = Some("uid 1000 (alice) on host-a".into());
+        run.killed_by = Some("uid 0 (root) on host-b".into());
+        let others = vec![run.run.clone()];
+        let in_flight = InFlight { run, state: html! { "queued" }, is_old: false, others };
+        let (title, page) = page(Known::InFlight(&in_flight), set.jobs.values().next().map(|job| &**job));
+        assert_eq!(title, "load queued");
+        for shown in
+            ["the end of <a", "room in the group <code>heavy</code> (at most 1 run)", "alice", "Kill requested by"]
+        {
+            assert!(page.contains(shown), "{shown}: {page}");
         }
+    }
+
+    #[test]
+    fn what_may_be_over_has_no_duration() {
+        let run = sample::leader().runs[0].clone();
+        let in_flight = InFlight { run, state: html! { "was running" }, is_old: true, others: Vec::new() };
+        let (title, page) = page(Known::InFlight(&in_flight), None);
+        assert_eq!(title, "load was in flight");
+        assert!(page.contains(", since 02:59:00") && !page.contains("<time"), "{page}");
     }
 }

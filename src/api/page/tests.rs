@@ -2,24 +2,38 @@
 
 use proptest::prelude::*;
 
+use super::bar_cache::{Recent, Recents};
+use super::headline::Headline;
 use super::layout::Standing;
+use super::times::Zone;
 use super::*;
 use crate::api::history::{History, MissingNode};
 use crate::status::sample;
 use crate::test_records::{record, success};
-use cronkeeper_core::run::{HistoryRecord, Pause, Reason};
+use cronkeeper_core::run::{HistoryRecord, Outcome, Pause, Reason};
 use cronkeeper_core::term::NodeName;
 
-fn overview_of(status: &Status) -> String {
-    let selection = Selection::default();
+fn clock() -> Clock {
+    Clock::new(sample::at("2026-11-20T03:00:00Z"), Zone::utc())
+}
+
+fn overview_of(status: &Status, line: &str) -> String {
+    let (selection, clock) = (Selection::default(), clock());
+    let headline = Headline::of(status, &clock);
+    let last = status.jobs[0].last.as_ref().expect("it has run").run.clone();
+    let recent = Recent { bars: Vec::new(), last_lines: vec![(last, line.to_owned())] };
+    let recents: Recents = [(status.jobs[0].name.clone(), recent)].into();
     let main = html! {
-        (cluster::problems(status))
-        (cluster::queue(status, true))
-        (jobs::running(status))
-        (jobs::table(status, &selection, &selection.of(status), &Default::default()))
+        (headline.markup())
+        (cluster::problems(status, &clock))
+        (attention::section(status, &recents, &clock))
+        (cluster::queue(status, true, &clock))
+        (running::section(status, &clock))
+        (jobs::table(status, &selection, &selection.of(status), &recents, &clock))
     };
     let standing = Standing::Operator { form_key: "k".into(), is_session: true };
-    harmless(Frame { title: "t", node: &status.node, standing: &standing, done: None }.markup(&main))
+    let frame = Frame { title: &headline.title(), node: &status.node, standing: &standing, clock: &clock, done: None };
+    harmless(frame.markup(&main))
 }
 
 /// Every text of the status that somebody else can write.
@@ -36,7 +50,11 @@ fn written(text: &str) -> Status {
     status.queue[0].node = Some(status.node.clone());
     status.queue[0].candidate.0 = text.into();
     status.runs[0].node = status.node.clone();
+    status.drained = sample::drained("host-b");
+    status.drained.values_mut().for_each(|drain| (drain.by, drain.reason) = (text.into(), Some(text.into())));
+    status.queue.retain(|queued| queued.node.as_ref().is_none_or(|node| node.as_str() != "host-b"));
     status.jobs[0].error = Some(text.into());
+    status.jobs[0].last.as_mut().expect("it has run").outcome = Outcome::Failure;
     let pause = Pause { by: text.into(), at: status.at, reason: Some(text.into()), until: None };
     status.jobs[0].paused = Some(Box::new(pause));
     status
@@ -71,9 +89,9 @@ const ATTACKS: [&str; 6] = [
 
 #[test]
 fn an_attack_text_stays_text_wherever_it_is_shown() {
-    let plain = skeleton(&overview_of(&written("x")));
+    let plain = skeleton(&overview_of(&written("x"), "x"));
     for attack in ATTACKS {
-        let page = overview_of(&written(attack));
+        let page = overview_of(&written(attack), attack);
         assert_eq!(skeleton(&page), plain, "{attack}");
         assert!(!page.contains("<script>alert") && !page.contains("<img"), "{attack}");
     }
@@ -85,13 +103,11 @@ fn run_page(text: &str) -> String {
     end.reason = Some(Reason::Operator);
     let HistoryEntry::Run(mut ended) = HistoryRecord::Run(end).into() else { unreachable!() };
     ended.triggered_by = Some(text.into());
-    harmless(run::page(
-        &ended.run.clone(),
-        &Known::Ended(&ended),
-        None,
-        &html! {},
-        (sample::at("2026-11-20T03:00:00Z"), true),
-    ))
+    ended.detail = Some(text.into());
+    ended.parameters = [(text.to_owned(), text.to_owned())].into();
+    let (run, known, clock) = (&ended.run.clone(), Known::Ended(&ended), clock());
+    let page = RunPage { run, known, newest: None, defined: None, note: html! {}, may_act: true, clock: &clock };
+    harmless(page.markup())
 }
 
 fn history_page(text: &str) -> String {
@@ -99,7 +115,7 @@ fn history_page(text: &str) -> String {
     skip.node = NodeName::new(text);
     let HistoryEntry::Skip(mut skipped) = HistoryRecord::Skip(skip).into() else { unreachable!() };
     skipped.triggered_by = Some(text.into());
-    let filter = Filter { job: text.into(), outcome: String::new(), node: text.into() };
+    let filter = Filter { job: text.into(), node: text.into(), since: text.into(), ..Filter::default() };
     let found = History {
         records: vec![HistoryEntry::Skip(skipped)],
         nodes: vec![NodeName::new(text)],
@@ -108,7 +124,7 @@ fn history_page(text: &str) -> String {
         ledger_error: Some(text.into()),
         ..History::default()
     };
-    harmless(history::page(&filter, &found, sample::at("2026-11-20T03:00:00Z")))
+    harmless(history::page(&filter, &found, &sample::leader(), &clock()))
 }
 
 /// Characters that end lines, control a terminal, change the direction of text, or cannot be seen.
@@ -116,7 +132,7 @@ const HARMFUL: &str = "\r\u{1b}]0;x\u{7}\u{7f}\u{9b}2J\u{202e}\u{2066}\u{200b}\u
 
 #[test]
 fn no_page_has_a_character_that_hides_or_reorders_text() {
-    for page in [overview_of(&written(HARMFUL)), run_page(HARMFUL), history_page(HARMFUL)] {
+    for page in [overview_of(&written(HARMFUL), HARMFUL), run_page(HARMFUL), history_page(HARMFUL)] {
         let is_raw = |c: char| c != '\n' && escape::is_harmful(c);
         assert!(!page.contains(is_raw) && page.contains("\\u{202e}") && page.contains("\\u{9b}2J"), "{page}");
     }
@@ -127,14 +143,14 @@ proptest! {
     #[test]
     fn no_text_changes_the_structure_of_a_page(text in "[<>\"'&a-z/= !-]{1,40}|\\PC{1,40}") {
         let text = format!("x{text}");
-        prop_assert_eq!(skeleton(&overview_of(&written(&text))), skeleton(&overview_of(&written("x"))));
+        prop_assert_eq!(skeleton(&overview_of(&written(&text), &text)), skeleton(&overview_of(&written("x"), "x")));
         prop_assert_eq!(skeleton(&run_page(&text)), skeleton(&run_page("x")));
     }
 }
 
 #[test]
 fn the_page_has_no_inline_script_or_style() {
-    let page = overview_of(&written("x"));
+    let page = overview_of(&written("x"), "x");
     assert!(!page.contains("style=") && !skeleton(&page).contains(" on"), "{page}");
     assert!(page.matches("<script").count() == 1, "{page}");
 }

@@ -1,6 +1,7 @@
 //! The overview as it was rendered last. All open pages share it, so that many cost hardly more than one.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use maud::{Markup, PreEscaped, html};
@@ -9,12 +10,14 @@ use sha2::{Digest as _, Sha256};
 use tokio::sync::Mutex;
 
 use super::bar_cache::Wanted;
+use super::headline::Headline;
 use super::jobs::Selection;
 use super::timeline::Timeline;
-use super::{cluster, jobs};
+use super::times::{self, Clock, Zone};
+use super::{attention, cluster, jobs, running};
 use crate::api::ApiState;
 use crate::api::network::Visibility;
-use crate::status::{LedgerPart, Status};
+use crate::status::{JobStatus, LedgerPart, Status};
 use cronkeeper_core::clock::{Uptime, system};
 
 /// Age up to which a view is shown although the daemon has published another status.
@@ -22,9 +25,14 @@ const SHORTEST: Duration = Duration::from_millis(250);
 /// Age up to which a view is shown while the daemon has published nothing. The ledger may say more by then.
 const LONGEST: Duration = Duration::from_secs(1);
 
+/// Most zones of visitors for which views are kept. The first of more makes the others go.
+const MOST_ZONES: usize = 8;
+
 /// The content of the overview.
 #[derive(Debug)]
 pub(super) struct View {
+    /// What is most important in it.
+    pub title: String,
     pub main: Markup,
     /// Changes whenever the content does.
     pub tag: String,
@@ -44,11 +52,22 @@ struct Summary<'a> {
     failing: Option<usize>,
 }
 
-/// The views of those who see everything, and of those who see the outline.
+/// The views of those who see the same, by what they may see and in which zone.
 #[derive(Default)]
-pub(super) struct Views {
-    all: Mutex<Option<Rendered>>,
-    outline: Mutex<Option<Rendered>>,
+pub(super) struct Views(std::sync::Mutex<BTreeMap<(bool, String), Shared>>);
+
+/// A view. Held while it is rendered.
+type Shared = Arc<Mutex<Option<Rendered>>>;
+
+impl Views {
+    fn of(&self, visibility: Visibility, zone: &Zone) -> Shared {
+        let mut views = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let key = (visibility == Visibility::All, zone.name().to_owned());
+        if views.len() >= MOST_ZONES && !views.contains_key(&key) {
+            views.clear();
+        }
+        Arc::clone(views.entry(key).or_default())
+    }
 }
 
 struct Rendered {
@@ -71,50 +90,56 @@ impl ApiState {
     /// The overview of all jobs. Concurrent callers wait for one to render it.
     ///
     /// If this future is dropped, the next caller renders.
-    pub(super) async fn view(&self, visibility: Visibility) -> Arc<View> {
-        let rendered = match visibility {
-            Visibility::All => &self.page.views.all,
-            Visibility::Outline => &self.page.views.outline,
-        };
-        let mut rendered = rendered.lock().await;
+    pub(super) async fn view(&self, visibility: Visibility, zone: &Zone) -> Arc<View> {
+        let shared = self.page.views.of(visibility, zone);
+        let mut rendered = shared.lock().await;
         let (current, change) = (Arc::clone(&self.sources.status.borrow()), self.reads.change());
         if let Some(rendered) = &*rendered
             && rendered.is_fresh(&current, change)
         {
             return Arc::clone(&rendered.view);
         }
-        let view = Arc::new(self.render(visibility, &Selection::default()).await);
+        let view = Arc::new(self.render(visibility, zone, &Selection::default()).await);
         *rendered = Some(Rendered { view: Arc::clone(&view), at: system::uptime(), of: current, change });
         view
     }
 
     /// Renders the overview of the selected jobs.
-    pub(super) async fn render(&self, visibility: Visibility, selection: &Selection) -> View {
+    pub(super) async fn render(&self, visibility: Visibility, zone: &Zone, selection: &Selection) -> View {
         let wanted: Wanted = {
             let status = self.full_status(visibility).await;
-            let last = |job: &crate::status::JobStatus| job.last.as_ref().map(|last| last.run.clone());
-            selection.of(&status).jobs.into_iter().map(|job| (job.name.clone(), last(job))).collect()
+            let last = |job: &JobStatus| job.last.as_ref().map(|last| last.run.clone());
+            // Those that need attention first: what is not read in time is left to the next request.
+            let (attention, _) = attention::listed(&status);
+            let shown = attention.into_iter().chain(selection.of(&status).jobs);
+            shown.map(|job| (job.name.clone(), last(job))).collect()
         };
-        let bars = self.page.bars.of(&self.reads, wanted).await;
+        let mut recents = self.page.bars.of(&self.reads, wanted).await;
+        if visibility == Visibility::Outline {
+            recents.values_mut().for_each(|recent| recent.last_lines.clear());
+        }
         // No await from here on, so that at most one handler holds what is not counted against limits.
         let status = self.full_status(visibility).await;
         let set = Arc::clone(&self.sources.jobs.borrow());
+        let clock = Clock::new(status.at, zone.clone());
+        let headline = Headline::of(&status, &clock);
         let main = html! {
-            h1.unseen { "Overview" }
-            (cluster::problems(&status))
-            (cluster::queue(&status, visibility == Visibility::All))
+            (headline.markup())
+            (cluster::problems(&status, &clock))
+            (attention::section(&status, &recents, &clock))
             div.columns {
-                (jobs::running(&status))
-                (Timeline::of(&status, &set).markup())
+                (cluster::queue(&status, visibility == Visibility::All, &clock))
+                (running::section(&status, &clock))
             }
-            (jobs::table(&status, selection, &selection.of(&status), &bars))
+            (jobs::table(&status, selection, &selection.of(&status), &recents, &clock))
+            (Timeline::of(&status, &set).markup(&clock))
         };
-        View::new(main, &status)
+        View::new(headline.title(), main, &status)
     }
 }
 
 impl View {
-    fn new(main: Markup, status: &Status) -> Self {
+    fn new(title: String, main: Markup, status: &Status) -> Self {
         let tag = tag(&main);
         let summary = Summary {
             version: &tag,
@@ -125,11 +150,12 @@ impl View {
         };
         // A structure of texts and numbers can always be written.
         let summary = serde_json::to_string(&summary).unwrap_or_default();
-        Self { main, tag, summary }
+        Self { title, main, tag, summary }
     }
 }
 
-/// A tag that changes with the content.
+/// A tag that changes with the content, and not just because time passes.
 pub(super) fn tag(PreEscaped(main): &Markup) -> String {
-    Sha256::digest(main).iter().take(12).map(|byte| format!("{byte:02x}")).collect()
+    let digest = times::without_distances(main).fold(Sha256::new(), |digest, part| digest.chain_update(part));
+    digest.finalize().iter().take(12).map(|byte| format!("{byte:02x}")).collect()
 }

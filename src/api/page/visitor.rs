@@ -5,16 +5,18 @@ use std::sync::Arc;
 
 use axum::extract::{Extension, FromRequestParts};
 use axum::http::request::Parts;
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderMap, StatusCode, header};
 use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
 use uuid::Uuid;
 
 use super::layout::Standing;
+use super::times::{Clock, Zone};
 use crate::api::admission::Admitted;
 use crate::api::caller::{Caller, Grant};
 use crate::api::network::{Network, Visibility};
 use crate::api::{ApiState, RefusedRequest};
+use cronkeeper_core::clock::system;
 
 /// Makes the keys of forms. A page of another origin cannot read them.
 pub(super) struct FormKeys([u8; 32]);
@@ -42,6 +44,8 @@ impl FormKeys {
 pub(super) struct Visitor {
     pub visibility: Visibility,
     pub standing: Standing,
+    /// The zone in which the visitor wants to see times.
+    pub zone: Zone,
     /// How the last action ended, in the page's own words.
     pub done: Option<&'static str>,
     /// The tag of what the browser shows already.
@@ -71,9 +75,10 @@ impl FromRequestParts<Arc<ApiState>> for Visitor {
         };
         let known_tag = parts.headers.get(header::IF_NONE_MATCH).and_then(|tag| tag.to_str().ok()).map(str::to_owned);
         let done = parts.uri.query().and_then(done);
+        let zone = zone(&parts.headers).unwrap_or_else(Zone::utc);
         let caller = extensions.get().copied().unwrap_or(Caller::Unknown);
         let connection = extensions.get::<Arc<Admitted>>().cloned();
-        Ok(Self { visibility, standing, done, known_tag, network, caller, grant, connection })
+        Ok(Self { visibility, standing, zone, done, known_tag, network, caller, grant, connection })
     }
 }
 
@@ -84,14 +89,29 @@ fn session(grant: Option<&Grant>) -> Option<&str> {
     }
 }
 
+/// The cookie with the name of a visitor's zone.
+const ZONE: &str = "cronkeeper-zone";
+
+/// The zone in a request's cookies.
+fn zone(headers: &HeaderMap) -> Option<Zone> {
+    let lines = headers.get_all(header::COOKIE).iter().filter_map(|line| line.to_str().ok());
+    let mut pairs = lines.flat_map(|line| line.split(';')).filter_map(|pair| pair.trim().split_once('='));
+    pairs.find(|(name, _)| *name == ZONE).and_then(|(_, name)| Zone::parse(name))
+}
+
+/// The value of `Set-Cookie` that keeps the choice of a zone for a year.
+pub(super) fn zone_cookie(zone: &Zone) -> String {
+    format!("{ZONE}={}; Max-Age=31536000; Path=/; HttpOnly; SameSite=Strict", zone.name())
+}
+
 /// The text for a result in the address. The address is not trusted with the text itself.
 fn done(query: &str) -> Option<&'static str> {
     query.split('&').find_map(|pair| match pair.strip_prefix("done=")? {
         "triggered" => Some("The run was requested."),
         "paused" => Some("The job is paused: its occurrences are skipped until it is resumed."),
         "resumed" => Some("The job is resumed."),
-        "killing" => Some("The end of the run was requested."),
-        "handed-over" => Some("This node has resigned; another one takes over."),
+        "killing" => Some("The kill was requested."),
+        "handed-over" => Some("This node has resigned. Another one takes over."),
         _ => None,
     })
 }
@@ -99,6 +119,11 @@ fn done(query: &str) -> Option<&'static str> {
 impl Visitor {
     pub fn may_act(&self) -> bool {
         self.standing.may_act()
+    }
+
+    /// Times as this visitor sees them now.
+    pub fn clock(&self) -> Clock {
+        Clock::new(system::now().wall, self.zone.clone())
     }
 
     /// The visitor's session; absent without one.
@@ -138,6 +163,18 @@ mod tests {
         assert!(keys.is_right(Some("a"), &key));
         assert!(!keys.is_right(Some("b"), &key) && !keys.is_right(None, &key) && !others.is_right(Some("a"), &key));
         assert!(!keys.is_right(Some("a"), ""));
+    }
+
+    #[test]
+    fn the_zone_is_found_among_other_cookies() {
+        let of = |cookies: &'static str| {
+            let headers = HeaderMap::from_iter([(header::COOKIE, header::HeaderValue::from_static(cookies))]);
+            zone(&headers).map(|zone| zone.name().to_owned())
+        };
+        assert_eq!(of("a=b; cronkeeper-zone=Europe/Berlin; c").as_deref(), Some("Europe/Berlin"));
+        assert_eq!((of("cronkeeper-zone=<b>"), of("a=b")), (None, None));
+        let berlin = Zone::parse("Europe/Berlin").expect("a zone");
+        assert!(zone_cookie(&berlin).starts_with("cronkeeper-zone=Europe/Berlin; "));
     }
 
     #[test]

@@ -1,44 +1,38 @@
-//! Times, outcomes and states as the page words them. No meaning is carried by colour alone: each has its own sign and
-//! its own word.
+//! Outcomes, states, durations and numbers as the page words them. No meaning is carried by colour alone: each has its
+//! own sign and its own word.
 
-use jiff::Timestamp;
 use maud::{Markup, html};
 
 use crate::status::{LastRun, ending_details};
-use cronkeeper_core::clock::stamp;
 use cronkeeper_core::duration;
-use cronkeeper_core::run::{Outcome, RunState};
-
-/// An instant in UTC, and how far away it is.
-pub(super) fn time(at: Timestamp, now: Timestamp) -> Markup {
-    let machine = at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
-    html! {
-        time datetime=(machine) title=(distance(at, now)) { (stamp(at)) }
-    }
-}
-
-/// Formats the distance of an instant from now: `in 4 min`, `2 h ago`.
-///
-/// It is coarse, so that it seldom changes: each change makes open pages fetch anew.
-pub(super) fn distance(at: Timestamp, now: Timestamp) -> String {
-    let seconds = at.as_second() - now.as_second();
-    let amount = match seconds.unsigned_abs() {
-        0..60 => return if seconds >= 0 { "in less than a minute" } else { "less than a minute ago" }.to_owned(),
-        size @ 60..3_600 => format!("{} min", size / 60),
-        size @ 3_600..172_800 => format!("{} h", size / 3_600),
-        size => format!("{} days", size / 86_400),
-    };
-    if seconds >= 0 { format!("in {amount}") } else { format!("{amount} ago") }
-}
+use cronkeeper_core::run::{Outcome, Reason, RunState};
 
 /// Formats a measured duration: `950ms`, `2.3s`, `1m 5s`.
 pub(super) fn took(ms: Option<u64>) -> String {
     match ms {
-        None => "unknown".to_owned(),
+        None => "not known".to_owned(),
         Some(ms @ 0..1_000) => format!("{ms}ms"),
         Some(ms @ 1_000..60_000) => format!("{}.{}s", ms / 1_000, ms % 1_000 / 100),
         Some(ms) => duration::format(std::time::Duration::from_secs(ms / 1_000)),
     }
+}
+
+/// Formats a count for people: `1,000`.
+pub(super) fn number(count: usize) -> String {
+    let digits = count.to_string();
+    let mut text = String::new();
+    for (place, digit) in digits.chars().enumerate() {
+        if place > 0 && (digits.len() - place).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// Formats a count with its noun: `1 job`, `1,000 jobs`.
+pub(super) fn counted(count: usize, what: &str) -> String {
+    format!("{} {what}{}", number(count), if count == 1 { "" } else { "s" })
 }
 
 /// The class of an outcome in the style sheet.
@@ -62,20 +56,28 @@ fn sign(outcome: Outcome) -> &'static str {
 pub(super) fn outcome(outcome: Outcome, details: &str) -> Markup {
     html! {
         span class={ "mark " (class(outcome)) } { span aria-hidden="true" { (sign(outcome)) } " " (outcome.as_str()) }
-        @if !details.is_empty() { ", " (details) }
+        @if !details.is_empty() { " " span.details { (details) } }
     }
 }
 
 /// How a job's last run ended.
 pub(super) fn last(last: &LastRun) -> Markup {
-    outcome(last.outcome, &ending_details(last.reason, last.exit_code, last.signal))
+    outcome(last.outcome, &why(last.reason, last.exit_code, last.signal))
+}
+
+/// What an outcome does not say: `exit 3`, `its program was not found`; empty if there is nothing.
+pub(super) fn why(reason: Option<Reason>, exit_code: Option<i32>, signal: Option<i32>) -> String {
+    match reason.and_then(Reason::prevented_start) {
+        Some(prevented) => prevented.to_owned(),
+        None => ending_details(reason, exit_code, signal),
+    }
 }
 
 pub(super) fn run_state(state: RunState) -> &'static str {
     match state {
         RunState::Queued => "queued",
         RunState::Running => "running",
-        RunState::Placed => "placed there, waits for the node to accept it",
+        RunState::Placed => "placed, not accepted yet",
         RunState::Retrying => "waits for its next attempt",
         RunState::Unstarted => "not started yet",
         RunState::CutOff => "cut off from its node",
@@ -85,13 +87,17 @@ pub(super) fn run_state(state: RunState) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::status::sample::at;
 
     #[test]
-    fn distances_and_durations_read_naturally() {
-        let now = at("2026-11-20T03:00:00Z");
-        let shown = [30, -30, 61, -7_300, 3 * 86_400].map(|s| distance(now + jiff::SignedDuration::from_secs(s), now));
-        assert_eq!(shown, ["in less than a minute", "less than a minute ago", "in 1 min", "2 h ago", "in 3 days"]);
-        assert_eq!([Some(950), Some(2_340), Some(65_000), None].map(took), ["950ms", "2.3s", "1m5s", "unknown"]);
+    fn durations_and_numbers_read_naturally() {
+        assert_eq!([Some(950), Some(2_340), Some(65_000), None].map(took), ["950ms", "2.3s", "1m5s", "not known"]);
+        assert_eq!([0, 999, 1_000, 1_234_567].map(number), ["0", "999", "1,000", "1,234,567"]);
+        assert_eq!([counted(1, "job"), counted(1_000, "job")], ["1 job", "1,000 jobs"]);
+    }
+
+    #[test]
+    fn a_failed_start_says_what_prevented_it() {
+        assert_eq!(why(Some(Reason::NotFound), Some(127), None), "its program was not found");
+        assert_eq!(why(None, Some(3), None), "exit 3");
     }
 }

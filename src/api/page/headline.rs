@@ -1,0 +1,264 @@
+//! The first line of the overview, which is its title too: what needs attention, and how the cluster is.
+//!
+//! It claims nothing that this node does not know. What it knew before is said in the past tense.
+
+use maud::{Markup, html};
+
+use super::times::Clock;
+use super::words::{counted, number};
+use crate::status::{JobStatus, LastLeader, LedgerPart, Status};
+use cronkeeper_core::run::{Outcome, RunState};
+
+/// Most missing or drained nodes that are named.
+const MOST_NAMED: usize = 3;
+
+/// How a part of the line is coloured. Its words say the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Tone {
+    Bad,
+    Odd,
+    Good,
+    Plain,
+    Unknown,
+}
+
+#[derive(Debug)]
+struct Part {
+    tone: Tone,
+    text: String,
+}
+
+/// The parts of the line, what is most urgent first.
+#[derive(Debug)]
+pub(super) struct Headline(Vec<Part>);
+
+impl Headline {
+    pub fn of(status: &Status, clock: &Clock) -> Self {
+        let mut line = Self(Vec::new());
+        line.jobs(status);
+        line.running(status);
+        line.leader(status, clock);
+        line.nodes(status);
+        line
+    }
+
+    fn add(&mut self, tone: Tone, text: impl Into<String>) {
+        self.0.push(Part { tone, text: text.into() });
+    }
+
+    fn jobs(&mut self, status: &Status) {
+        let all = status.jobs.len();
+        if !status.jobs_file.valid {
+            self.add(Tone::Bad, "jobs file rejected");
+        }
+        if all == 0 {
+            return self.add(Tone::Plain, "no jobs yet");
+        }
+        let failing = status.jobs.iter().filter(|job| has_failed(job)).count();
+        let other = status.jobs.iter().filter(|job| job.is_failing()).count() - failing;
+        let of_all = format!("{} of {}", number(failing), counted(all, "job"));
+        match (status.knows_who_fails(), status.unread.is_some(), failing) {
+            (true, _, 0) if other > 0 => {}
+            (true, false, 0) => self.add(Tone::Good, format!("{}, none failing", counted(all, "job"))),
+            (true, true, 0) => {
+                self.add(Tone::Unknown, format!("none of {} failed when last known", counted(all, "job")));
+            }
+            (true, false, 1) => self.add(Tone::Bad, format!("{of_all} fails")),
+            (true, false, _) => self.add(Tone::Bad, format!("{of_all} fail")),
+            (true, true, _) => self.add(Tone::Bad, format!("{of_all} failed when last known")),
+            (false, _, 0) => {
+                self.add(Tone::Unknown, format!("{}, not known which fail", counted(all, "job")));
+            }
+            (false, ..) => self.add(Tone::Bad, format!("at least {of_all} failed, the rest is not known")),
+        }
+        if other > 0 {
+            let of_all = if failing == 0 { format!(" of {}", counted(all, "job")) } else { " more".to_owned() };
+            let verb = match (status.unread.is_some(), other) {
+                (true, _) => "needed attention when last known",
+                (false, 1) => "needs attention",
+                (false, _) => "need attention",
+            };
+            self.add(Tone::Bad, format!("{}{of_all} {verb}", number(other)));
+        }
+        let paused = status.jobs.iter().filter(|job| job.paused.is_some()).count();
+        if paused > 0 {
+            self.add(Tone::Odd, format!("{} paused", number(paused)));
+        }
+    }
+
+    fn running(&mut self, status: &Status) {
+        let (is_known, is_old) = (status.knows(LedgerPart::Runs), status.has_old_runs());
+        let open = || status.runs.iter().filter(|run| run.ended.is_none());
+        let running = open().filter(|run| run.is_running()).count();
+        let cut_off = open().filter(|run| run.state == RunState::CutOff).count();
+        let waiting = open().count() - running - cut_off;
+        match (is_known, is_old, running) {
+            (false, _, 0) => self.add(Tone::Unknown, "not known what runs"),
+            (false, ..) => self.add(Tone::Unknown, format!("{} running here, elsewhere not known", number(running))),
+            (true, true, _) => self.add(Tone::Unknown, format!("{} ran when last known", number(running))),
+            (true, false, 0) => self.add(Tone::Plain, "nothing running"),
+            (true, false, _) => self.add(Tone::Plain, format!("{} running", number(running))),
+        }
+        if waiting > 0 {
+            self.add(if is_old { Tone::Unknown } else { Tone::Plain }, format!("{} waiting", number(waiting)));
+        }
+        if cut_off > 0 {
+            self.add(Tone::Bad, format!("{} cut off", counted(cut_off, "run")));
+        }
+    }
+
+    fn leader(&mut self, status: &Status, clock: &Clock) {
+        match (&status.role.leader_node, &status.role.last_leader) {
+            (Some(leader), _) if status.is_disconnected() => {
+                self.add(Tone::Bad, format!("{leader} leads, but has lost its connection and starts nothing"));
+            }
+            (Some(leader), _) => self.add(Tone::Plain, format!("{leader} leads")),
+            (None, Some(LastLeader { node, unknown_since })) => {
+                self.add(
+                    Tone::Bad,
+                    format!("no leader known since {} ({node} until then)", clock.short(*unknown_since)),
+                );
+            }
+            (None, None) => self.add(Tone::Bad, "no leader known"),
+        }
+    }
+
+    fn nodes(&mut self, status: &Status) {
+        if !status.ready && status.state.as_str() != "drained" {
+            self.add(Tone::Bad, format!("{} is not ready", status.node));
+        }
+        match status.missing.len() {
+            0 => {}
+            1..=MOST_NAMED => {
+                for missing in &status.missing {
+                    self.add(Tone::Bad, format!("{} missing", missing.node));
+                }
+            }
+            count => self.add(Tone::Bad, format!("{count} nodes missing")),
+        }
+        let drained = || status.drained.keys().filter(|node| !status.missing.iter().any(|gone| gone.node == **node));
+        match drained().count() {
+            0 => {}
+            1..=MOST_NAMED => {
+                for node in drained() {
+                    self.add(Tone::Odd, format!("{node} drained"));
+                }
+            }
+            count => self.add(Tone::Odd, format!("{count} nodes drained")),
+        }
+    }
+
+    /// The line as text.
+    pub fn title(&self) -> String {
+        self.0.iter().map(|part| part.text.as_str()).collect::<Vec<_>>().join(" · ")
+    }
+
+    pub fn markup(&self) -> Markup {
+        let worst = match &self.0 {
+            parts if parts.iter().any(|part| part.tone == Tone::Bad) => "bad",
+            parts if parts.iter().any(|part| part.tone == Tone::Unknown) => "unknown",
+            parts if parts.iter().any(|part| part.tone == Tone::Odd) => "odd",
+            _ => "good",
+        };
+        html! {
+            section #headline data-live="" aria-label="Summary" {
+                h1 class={ "headline " (worst) } {
+                    @for (place, Part { tone, text }) in self.0.iter().enumerate() {
+                        @if place > 0 { " " span.dot aria-hidden="true" { "·" } " " }
+                        span class=(tone.class()) { (text) }
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl Tone {
+    fn class(self) -> &'static str {
+        match self {
+            Self::Bad => "bad",
+            Self::Odd => "odd",
+            Self::Good => "good",
+            Self::Plain => "plain",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
+/// True if the job's own program is at fault, as far as is known, and not an operator or a node.
+fn has_failed(job: &JobStatus) -> bool {
+    let is_failed = |outcome: Outcome| outcome.is_failed();
+    job.is_failing() && job.telling_end().is_some_and(|last| is_failed(last.outcome))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::page::times::Zone;
+    use crate::status::{MissingMember, sample};
+    use cronkeeper_core::term::NodeName;
+
+    fn line(status: &Status) -> String {
+        Headline::of(status, &Clock::new(status.at, Zone::utc())).title()
+    }
+
+    #[test]
+    fn it_says_first_what_needs_attention() {
+        let mut status = sample::leader();
+        assert_eq!(line(&status), "3 jobs, none failing · 1 running · host-a leads");
+        status.jobs[0].last.as_mut().expect("it has run").outcome = Outcome::Failure;
+        status.jobs[1].error = Some("x".into());
+        let gone_since = sample::at("2026-11-20T02:57:00Z");
+        let node = NodeName::new("host-c");
+        status.missing.push(MissingMember { node, host: "c.example".into(), gone_since, last_seen: None });
+        status.drained = sample::drained("host-b");
+        assert_eq!(
+            line(&status),
+            "1 of 3 jobs fails · 1 more needs attention · 1 running · host-a leads · host-c missing · host-b drained"
+        );
+        let text = Headline::of(&status, &Clock::new(status.at, Zone::utc())).markup().into_string();
+        assert!(
+            text.contains("headline bad") && text.contains("<span class=\"bad\">1 of 3 jobs fails</span>"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn it_claims_nothing_that_is_not_known() {
+        let mut status = sample::leader();
+        status.node = NodeName::new("host-b");
+        status.state = crate::status::NodeState::Following;
+        status.role.leader_node = None;
+        status.role.token = None;
+        let last = LastLeader { node: NodeName::new("host-a"), unknown_since: sample::at("2026-11-20T02:59:12Z") };
+        status.role.last_leader = Some(last);
+        status.unread = Some("away".into());
+        let old = "none of 3 jobs failed when last known · 1 ran when last known · \
+                   no leader known since 02:59:12 (host-a until then)";
+        assert_eq!(line(&status), old);
+        status.unknown = LedgerPart::ALL.to_vec();
+        status.runs.clear();
+        status.role.last_leader = None;
+        assert_eq!(line(&status), "3 jobs, not known which fail · not known what runs · no leader known");
+        status.jobs[0].last.as_mut().expect("it has run").outcome = Outcome::Failure;
+        assert!(
+            line(&status).starts_with("at least 1 of 3 jobs failed, the rest is not known · "),
+            "{}",
+            line(&status)
+        );
+    }
+
+    #[test]
+    fn what_an_operator_or_a_dead_node_ended_has_not_failed() {
+        let mut status = sample::leader();
+        status.jobs[0].last.as_mut().expect("it has run").outcome = Outcome::Killed;
+        assert_eq!(line(&status), "1 of 3 jobs needs attention · 1 running · host-a leads");
+    }
+
+    #[test]
+    fn without_jobs_it_does_not_call_all_of_them_well() {
+        let mut status = sample::leader();
+        (status.jobs, status.runs) = Default::default();
+        assert_eq!(line(&status), "no jobs yet · nothing running · host-a leads");
+    }
+}
