@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Takes pictures of the page of a small cluster at three sizes, light and dark, and puts the two that README shows into
-# docs/images. Usage: tests/screenshots.sh [FOLDER]; FOLDER is for all of them, by default target/screenshots.
+# Takes pictures of the page at three sizes, light and dark, with no, few and many jobs, in good and in bad times, and puts
+# the two that the guides show into docs/images. Usage: tests/screenshots.sh [FOLDER]; FOLDER is for all of them, by default target/screenshots.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 folder=${1:-target/screenshots}
@@ -26,5 +26,7 @@ sys.stdout.buffer.write(png[:8] + b"".join(chunk(*each) for each in out))
 ' <"$text" >"${text%.base64}"
     rm "$text"
 done
-cp "$folder"/{desktop-light,phone-dark}.png docs/images/
+for picture in desktop-light phone-dark; do
+    cp "$folder/usual-$picture.png" "docs/images/$picture.png"
+done
 ls -l "$folder"

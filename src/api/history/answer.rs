@@ -1,6 +1,7 @@
 //! The answer: a page of the history, merged from what several places have, and where it may have gaps.
 
 use std::collections::HashSet;
+use std::fmt::Display;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -8,7 +9,6 @@ use serde::{Deserialize, Serialize};
 use crate::api::is_default;
 use crate::archive::json_size;
 use crate::status::HistoryEntry;
-use cronkeeper_core::clock::stamp;
 use cronkeeper_core::ledger::Window;
 use cronkeeper_core::ledger::filter::Position;
 use cronkeeper_core::term::NodeName;
@@ -86,7 +86,7 @@ impl History {
 
 /// What is shown of the time in which other nodes may have ended runs too: `before 2026-11-20 03:12:20 only what host-a
 /// ran itself`.
-pub fn gap_in_words(before: Timestamp, nodes: &[NodeName]) -> String {
+pub fn gap_in_words(before: impl Display, nodes: &[NodeName]) -> String {
     let shown = match nodes {
         [] => "a part of the history".to_owned(),
         [node] => format!("what {node} ran itself"),
@@ -96,7 +96,7 @@ pub fn gap_in_words(before: Timestamp, nodes: &[NodeName]) -> String {
         }
         _ => format!("what {} nodes ran themselves", nodes.len()),
     };
-    format!("before {} only {shown}", stamp(before))
+    format!("before {before} only {shown}")
 }
 
 /// Merges the answers of several places to one question, and never holds much more than the window allows.
@@ -170,6 +170,8 @@ impl Merge {
 
 #[cfg(test)]
 mod tests {
+    use cronkeeper_core::clock::stamp;
+
     use std::cmp::Reverse;
     use std::collections::BTreeMap;
 
@@ -230,7 +232,7 @@ mod tests {
     #[test]
     fn the_gap_is_in_words_and_only_where_records_are_shown() {
         let nodes = |count: usize| (1..=count).map(|number| NodeName::new(format!("host{number}"))).collect::<Vec<_>>();
-        let words = |count| gap_in_words(at(3_600), &nodes(count));
+        let words = |count| gap_in_words(stamp(at(3_600)), &nodes(count));
         assert_eq!(words(0), "before 1970-01-01 01:00:00 only a part of the history");
         assert_eq!(words(1), "before 1970-01-01 01:00:00 only what host1 ran itself");
         assert_eq!(words(3), "before 1970-01-01 01:00:00 only what host1, host2 and host3 ran themselves");

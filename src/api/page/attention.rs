@@ -84,20 +84,18 @@ fn ended(job: &JobStatus, last: &LastRun, clock: &Clock) -> Markup {
 
 /// What an alarm says, and since when it is so.
 fn alarmed(AlarmStatus { alarm, since, raised_at: _, run }: &AlarmStatus, clock: &Clock) -> Markup {
-    let fact = html! {
-        span.fact.bad { (alarm_words(*alarm)) } " "
+    html! {
+        @match run {
+            Some(run) => a.fact.bad href={ "/runs/" (run) } { (alarm_words(*alarm)) },
+            None => span.fact.bad { (alarm_words(*alarm)) },
+        }
+        " "
         span.quiet {
             @match alarm {
                 Alarm::Late => { "was due " (clock.distance(*since)) },
                 Alarm::Long => { "for " (clock.since(*since)) },
                 Alarm::Stale => { "last success " (clock.distance(*since)) },
             }
-        }
-    };
-    html! {
-        @match run {
-            Some(run) => a.end href={ "/runs/" (run) } { (fact) },
-            None => (fact),
         }
     }
 }

@@ -42,7 +42,7 @@ pub(super) fn section(records: &[HistoryEntry], clock: &Clock) -> Markup {
     let number = |percent| words::took(percentile(&durations, percent));
     html! {
         @if !shown.is_empty() {
-            div.durations.card {
+            div.durations {
                 @if !durations.is_empty() {
                     dl.numbers {
                         div { dt { "median" } dd { (number(50)) } }
@@ -54,7 +54,7 @@ pub(super) fn section(records: &[HistoryEntry], clock: &Clock) -> Markup {
                 (picture(&shown, longest, clock))
                 p.ends aria-hidden="true" {
                     span { (shown.first().map(|run| clock.short(run.ended_at)).unwrap_or_default()) }
-                    span { "top: " (words::took(Some(longest))) }
+                    span { "highest: " (words::took(Some(longest))) }
                     span { (shown.last().map(|run| clock.short(run.ended_at)).unwrap_or_default()) }
                 }
             }
@@ -104,7 +104,7 @@ mod tests {
         let clock = Clock::new(crate::status::sample::at("2026-11-20T03:00:00Z"), Zone::utc());
         let text = section(&records, &clock).into_string();
         assert!(text.contains("10.0s") && text.contains("19.0s") && text.contains("of the last 20 runs"), "{text}");
-        assert!(text.contains("timeout, 1m30s") && text.contains("top: 1m30s"), "{text}");
+        assert!(text.contains("timeout, 1m30s") && text.contains("highest: 1m30s"), "{text}");
         assert_eq!(section(&[], &clock).into_string(), "");
     }
 }

@@ -14,6 +14,7 @@ use maud::html;
 use serde::Deserialize;
 use uuid::Uuid;
 
+use super::history::encoded;
 use super::times::Zone;
 use super::visitor::{Visitor, zone_cookie};
 use super::{Page, RefusedPage};
@@ -220,7 +221,7 @@ pub(super) async fn zone(
             }
             p {
                 @for zone in std::iter::once("UTC").chain(of_jobs.into_iter().take(20)) {
-                    a.chip href={ "/zone?name=" (zone) } { (zone) } " "
+                    a.chip href={ "/zone?name=" (encoded(zone)) } { (zone) } " "
                 }
             }
         }

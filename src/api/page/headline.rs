@@ -6,8 +6,8 @@ use maud::{Markup, html};
 
 use super::times::Clock;
 use super::words::{counted, number};
-use crate::status::{JobStatus, LastLeader, LedgerPart, Status};
-use cronkeeper_core::run::{Outcome, RunState};
+use crate::status::{JobStatus, LastLeader, LedgerPart, NodeState, Status};
+use cronkeeper_core::run::RunState;
 
 /// Most missing or drained nodes that are named.
 const MOST_NAMED: usize = 3;
@@ -39,6 +39,9 @@ impl Headline {
         line.running(status);
         line.leader(status, clock);
         line.nodes(status);
+        if let Some(first) = line.0.first_mut() {
+            first.text = capitalized(&first.text);
+        }
         line
     }
 
@@ -124,7 +127,7 @@ impl Headline {
     }
 
     fn nodes(&mut self, status: &Status) {
-        if !status.ready && status.state.as_str() != "drained" {
+        if !status.ready && status.state != NodeState::Drained {
             self.add(Tone::Bad, format!("{} is not ready", status.node));
         }
         match status.missing.len() {
@@ -158,7 +161,8 @@ impl Headline {
             parts if parts.iter().any(|part| part.tone == Tone::Bad) => "bad",
             parts if parts.iter().any(|part| part.tone == Tone::Unknown) => "unknown",
             parts if parts.iter().any(|part| part.tone == Tone::Odd) => "odd",
-            _ => "good",
+            parts if parts.iter().any(|part| part.tone == Tone::Good) => "good",
+            _ => "plain",
         };
         html! {
             section #headline data-live="" aria-label="Summary" {
@@ -171,6 +175,11 @@ impl Headline {
             }
         }
     }
+}
+
+fn capitalized(text: &str) -> String {
+    let mut rest = text.chars();
+    rest.next().map(|first| first.to_uppercase().chain(rest).collect()).unwrap_or_default()
 }
 
 impl Tone {
@@ -187,8 +196,7 @@ impl Tone {
 
 /// True if the job's own program is at fault, as far as is known, and not an operator or a node.
 fn has_failed(job: &JobStatus) -> bool {
-    let is_failed = |outcome: Outcome| outcome.is_failed();
-    job.is_failing() && job.telling_end().is_some_and(|last| is_failed(last.outcome))
+    job.is_failing() && job.telling_end().is_some_and(|last| last.outcome.is_failed())
 }
 
 #[cfg(test)]
@@ -196,6 +204,7 @@ mod tests {
     use super::*;
     use crate::api::page::times::Zone;
     use crate::status::{MissingMember, sample};
+    use cronkeeper_core::run::Outcome;
     use cronkeeper_core::term::NodeName;
 
     fn line(status: &Status) -> String {
@@ -227,13 +236,13 @@ mod tests {
     fn it_claims_nothing_that_is_not_known() {
         let mut status = sample::leader();
         status.node = NodeName::new("host-b");
-        status.state = crate::status::NodeState::Following;
+        status.state = NodeState::Following;
         status.role.leader_node = None;
         status.role.token = None;
         let last = LastLeader { node: NodeName::new("host-a"), unknown_since: sample::at("2026-11-20T02:59:12Z") };
         status.role.last_leader = Some(last);
         status.unread = Some("away".into());
-        let old = "none of 3 jobs failed when last known · 1 ran when last known · \
+        let old = "None of 3 jobs failed when last known · 1 ran when last known · \
                    no leader known since 02:59:12 (host-a until then)";
         assert_eq!(line(&status), old);
         status.unknown = LedgerPart::ALL.to_vec();
@@ -242,7 +251,7 @@ mod tests {
         assert_eq!(line(&status), "3 jobs, not known which fail · not known what runs · no leader known");
         status.jobs[0].last.as_mut().expect("it has run").outcome = Outcome::Failure;
         assert!(
-            line(&status).starts_with("at least 1 of 3 jobs failed, the rest is not known · "),
+            line(&status).starts_with("At least 1 of 3 jobs failed, the rest is not known · "),
             "{}",
             line(&status)
         );
@@ -259,6 +268,6 @@ mod tests {
     fn without_jobs_it_does_not_call_all_of_them_well() {
         let mut status = sample::leader();
         (status.jobs, status.runs) = Default::default();
-        assert_eq!(line(&status), "no jobs yet · nothing running · host-a leads");
+        assert_eq!(line(&status), "No jobs yet · nothing running · host-a leads");
     }
 }

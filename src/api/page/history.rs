@@ -8,7 +8,7 @@ use serde::Deserialize;
 use super::times::Clock;
 use super::words::{self, counted};
 use crate::api::RefusedRequest;
-use crate::api::history::{History, MissingNode};
+use crate::api::history::{History, MissingNode, gap_in_words};
 use crate::status::{EndedRun, HistoryEntry, Skipped, Status, shown};
 use cronkeeper_core::ledger::Filter as Records;
 use cronkeeper_core::ledger::filter::{Ending, JobPattern, Position, instant};
@@ -97,7 +97,7 @@ impl Filter {
 }
 
 /// A text as a part of an address.
-fn encoded(text: &str) -> String {
+pub(super) fn encoded(text: &str) -> String {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
     text.bytes()
         .map(|byte| if is_plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") })
@@ -207,38 +207,44 @@ fn nodes(filter: &Filter, status: &Status) -> std::collections::BTreeSet<String>
     known.map(ToString::to_string).chain(chosen).collect()
 }
 
-/// A table of records, with a line where they begin to have gaps. Those of one job need not name it.
+/// Records of a job that are shown at once.
+const AT_ONCE: usize = 10;
+
+/// A table of records, with a line where they begin to have gaps. Those of one job need not name it, and most are folded.
 pub(super) fn table(found: &History, is_of_job: bool, clock: &Clock) -> Markup {
     let gap = found.gap();
     let complete = found.records.iter().take_while(|entry| gap.is_none_or(|before| entry.at() >= before)).count();
-    let (complete, rest) = found.records.split_at(complete);
+    let mut rows: Vec<Markup> = found.records.iter().map(|entry| row(entry, is_of_job, clock)).collect();
+    if let Some(before) = gap {
+        let words = gap_in_words(clock.short(before), &found.nodes);
+        rows.insert(complete, html! { tr.gap data-key="gap" { td colspan="5" { (words) } } });
+    }
+    let at_once = if is_of_job { AT_ONCE } else { rows.len() };
+    let (first, folded) = rows.split_at(at_once.min(rows.len()));
     html! {
         @if !found.records.is_empty() {
-            table.records {
-                thead { tr {
-                    th scope="col" { @if is_of_job { "Due" } @else { "Job, due" } }
-                    th scope="col" { "Outcome" } th scope="col" { "Ended" }
-                    th scope="col" { "Took" } th scope="col" { "Node" }
-                } }
-                tbody {
-                    @for entry in complete { (row(entry, is_of_job, clock)) }
-                    @if let Some(before) = gap {
-                        tr.gap data-key="gap" { td colspan="5" { (gap_in_words(before, found, clock)) } }
-                    }
-                    @for entry in rest { (row(entry, is_of_job, clock)) }
+            (rows_of(first, is_of_job))
+            @if !folded.is_empty() {
+                details #more-records {
+                    summary { (words::number(folded.len())) " more" }
+                    (rows_of(folded, is_of_job))
                 }
             }
         }
     }
 }
 
-fn gap_in_words(before: Timestamp, found: &History, clock: &Clock) -> String {
-    let whose = match &*found.nodes {
-        [] => "a part of the history".to_owned(),
-        nodes if nodes.len() <= 4 => format!("what ran on {}", archives(nodes)),
-        nodes => format!("what ran on {} of the nodes", nodes.len()),
-    };
-    format!("before {} only {whose}", clock.short(before))
+fn rows_of(rows: &[Markup], is_of_job: bool) -> Markup {
+    html! {
+        table.records {
+            thead { tr {
+                th scope="col" { @if is_of_job { "Due" } @else { "Job, due" } }
+                th scope="col" { "Outcome" } th scope="col" { "Ended" }
+                th scope="col" { "Took" } th scope="col" { "Node" }
+            } }
+            tbody { @for row in rows { (row) } }
+        }
+    }
 }
 
 fn row(entry: &HistoryEntry, is_of_job: bool, clock: &Clock) -> Markup {
@@ -342,6 +348,21 @@ mod tests {
         assert_eq!(filter.link("since", "7d"), "/history?job=a%26b&since=7d");
         assert_eq!(filter.link("before", "6.run.y"), "/history?job=a%26b&since=1h&before=6.run.y");
         assert_eq!(filter.link("since", ""), "/history?job=a%26b");
+    }
+
+    #[test]
+    fn of_a_job_ten_are_shown_at_once_and_a_gap_keeps_its_place() {
+        let records =
+            |count: i64| (0..count).rev().map(|second| HistoryRecord::Run(success(record("load", second, "s"))));
+        let records: Vec<HistoryEntry> = records(14).map(HistoryEntry::from).collect();
+        let incomplete_before = records.get(11).map(HistoryEntry::at);
+        let found = History { records, incomplete_before, nodes: vec![NodeName::new("host-a")], ..History::default() };
+        let text = table(&found, true, &clock()).into_string();
+        let (at_once, folded) = text.split_once("<details").expect("some are folded");
+        let rows = |text: &str| (text.matches("/runs/").count(), text.matches("data-key=\"gap\"").count());
+        assert_eq!((rows(at_once), rows(folded)), ((10, 0), (4, 1)), "{text}");
+        assert!(folded.contains("only what host-a ran itself"), "{text}");
+        assert!(!table(&found, false, &clock()).into_string().contains("<details"));
     }
 
     #[test]

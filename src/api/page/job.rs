@@ -79,7 +79,12 @@ impl JobPage<'_> {
             section #facts.card .old[status.unread.is_some()] data-live="" aria-label="Facts" {
                 p.notes { (jobs::notes(job)) }
                 dl {
-                    dt { "Next" } dd { (jobs::next(job, status, clock)) }
+                    dt { "Next" } dd {
+                        (jobs::next(job, status, clock))
+                        @if let Some(next) = job.next.filter(|_| job.paused.is_none() && status.role.leader_node.is_some()) {
+                            " " span.quiet { (clock.short(next)) }
+                        }
+                    }
                     dt { "Schedule" } dd { (self.schedule()) }
                     dt { "Last runs" } dd {
                         @if self.bars.is_empty() && is_unread { span.unknown { "not known" } }
@@ -146,7 +151,12 @@ impl JobPage<'_> {
             section #failure data-live="" aria-label="Last failure" {
                 @if let Some(run) = failure {
                     div.card.failed[self.job.is_failing()] {
-                        h2 { "Last failure " span.quiet { (self.clock.both(run.ended_at)) } }
+                        h2 {
+                            @if run.outcome.is_failed() { "Last failure" } @else { "Last run without success" }
+                            // What was not read may have a later one.
+                            @if self.history.ledger_error.is_some() { ", as far as is known" }
+                            " " span.quiet { (self.clock.both(run.ended_at)) }
+                        }
                         p {
                             a.end href={ "/runs/" (run.run) } { (history::outcome(run)) }
                             " on " (run.node) @if run.duration_ms.is_some() { ", after " (words::took(run.duration_ms)) }
@@ -193,14 +203,12 @@ impl JobPage<'_> {
         html! {
             section #definition data-live="" aria-labelledby="definition-title" {
                 h2 #definition-title { "Definition" }
-                div.card {
-                    @if let Some(command) = command { pre.command tabindex="0" aria-label="The command" { (command) } }
-                    dl {
-                        @for (key, value) in &keys { dt { code { (key) } } dd { code { (value) } } }
-                        @for key in hidden.keys() { dt { code { (key) } } dd.quiet { "set, not shown" } }
-                    }
-                    p.quiet { "As " (self.status.node) " has loaded it. Every other key has its default." }
+                @if let Some(command) = command { pre.command tabindex="0" aria-label="The command" { (command) } }
+                dl {
+                    @for (key, value) in &keys { dt { code { (key) } } dd { code { (value) } } }
+                    @for key in hidden.keys() { dt { code { (key) } } dd.quiet { "set, not shown" } }
                 }
+                p.quiet { "As " (self.status.node) " has loaded it. Every other key has its default." }
             }
         }
     }

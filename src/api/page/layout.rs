@@ -79,7 +79,7 @@ impl Frame<'_> {
                 a.brand href="/" { "cronkeeper" }
                 nav aria-label="Pages" { a href="/" { "Overview" } a href="/history" { "History" } }
                 span.tools {
-                    a.zone href="/zone" title="The time zone of this page" { (self.clock.zone.name()) }
+                    a.zone href="/zone" title="Choose another time zone" { "Times in " span { (self.clock.zone.name()) } }
                     @match self.standing {
                         Standing::Reader { can_sign_in: true } => a.button href="/session" { "Sign in" },
                         Standing::Reader { can_sign_in: false } => span.fact { "read-only" },

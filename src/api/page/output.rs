@@ -84,7 +84,10 @@ pub(super) fn section(run: &RunId, known: &Known<'_>, newest: Option<&NewestOutp
                     @if let Some(newest) = newest { (remarks(newest)) }
                     @match shown(&run.tail) {
                         None => p.unknown { "Shown on the Unix socket, and to who has signed in." },
-                        Some("") => p.quiet { "It wrote nothing." },
+                        Some("") => {
+                            // A note says why there is nothing.
+                            @if newest.is_none_or(|newest| newest.note.is_none()) { p.quiet { "It wrote nothing." } }
+                        }
                         Some(tail) => {
                             @if run.dropped_bytes > 0 {
                                 p { "It wrote " (run.dropped_bytes) " bytes more than `max_output`. This is the end." }

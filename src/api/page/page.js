@@ -92,7 +92,7 @@
     if (kind === "since") return amount(-seconds);
     if (seconds > 0) return `in ${amount(seconds)}`;
     if (kind === "due") return seconds >= -2 ? "now" : `due ${amount(-seconds)} ago`;
-    return seconds < 0 ? `${amount(-seconds)} ago` : "now";
+    return seconds < 0 ? `${amount(-seconds)} ago` : "just now";
   };
 
   // Counts on, unless the page is not how things are now: nobody knows then what comes nearer.

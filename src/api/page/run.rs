@@ -97,21 +97,23 @@ impl RunPage<'_> {
     fn in_flight(&self, InFlight { run, state, is_old, others }: &InFlight) -> Markup {
         let clock = self.clock;
         html! {
-            dl {
-                dt { "State" } dd {
+            dl.flow {
+                div.wide { dt { "State" } dd {
                     strong role="status" { (state) } " on " (run.place())
                     @if *is_old || run.ended.is_some() { ", since " (clock.short(run.since)) }
                     @else { ", for " (clock.since(run.since)) }
-                }
+                } }
                 @if run.state == RunState::Queued && run.ended.is_none() {
-                    dt { "Waits for" } dd { (self.awaited(others)) }
+                    div.wide { dt { "Waits for" } dd { (self.awaited(others)) } }
                 }
                 @if let Some(until) = run.keep_until.filter(|_| run.state == RunState::CutOff) {
-                    dt { "May go on until" } dd { (clock.short(until)) }
+                    (fact("May go on until", &html! { (clock.short(until)) }))
                 }
-                @if let Some(by) = run.triggered_by.as_deref().and_then(shown) { dt { "Triggered by" } dd { (by) } }
+                @if let Some(by) = run.triggered_by.as_deref().and_then(shown) {
+                    (fact("Triggered by", &html! { (by) }))
+                }
                 @if let Some(by) = run.killed_by.as_deref().and_then(shown) {
-                    dt { "Kill requested by" } dd { (by) }
+                    (fact("Kill requested by", &html! { (by) }))
                 }
             }
         }
@@ -142,31 +144,35 @@ impl RunPage<'_> {
         let clock = self.clock;
         let prevented = run.reason.and_then(Reason::prevented_start);
         html! {
-            dl {
-                dt { "Outcome" } dd role="status" { (words::outcome(run.outcome, &words::why(run.reason, run.exit_code, run.signal))) }
-                @if let Some(detail) = run.detail.as_deref().and_then(shown) {
-                    dt { @if prevented.is_some() { "Why" } @else { "Detail" } } dd { code { (detail) } }
-                }
-                @if let Some(started) = run.started_at { dt { "Started" } dd { (clock.both(started)) } }
-                dt { "Ended" } dd { (clock.both(run.ended_at)) }
-                dt { "Took" } dd {
+            dl.flow {
+                div.wide { dt { "Outcome" } dd role="status" {
+                    (words::outcome(run.outcome, &words::why(run.reason, run.exit_code, run.signal)))
+                    @if let Some(detail) = run.detail.as_deref().and_then(shown) { ": " code { (detail) } }
+                } }
+                @if let Some(started) = run.started_at { (fact("Started", &clock.both(started))) }
+                (fact("Ended", &clock.both(run.ended_at)))
+                div { dt { "Took" } dd {
                     @if prevented.is_some() { "it did not start" }
                     @else if run.duration_ms.is_none() { span.unknown { "not known" } }
                     @else { (words::took(run.duration_ms)) }
+                } }
+                (fact("Node", &html! { (run.node) }))
+                @if let Some(by) = run.triggered_by.as_deref().and_then(shown) {
+                    (fact("Triggered by", &html! { (by) }))
                 }
-                dt { "Node" } dd { (run.node) }
-                @if let Some(by) = run.triggered_by.as_deref().and_then(shown) { dt { "Triggered by" } dd { (by) } }
-                @if let Some(at) = run.triggered_for { dt { "Triggered for" } dd { (clock.short(at)) } }
-                @if let Some(by) = run.killed_by.as_deref().and_then(shown) { dt { "Killed by" } dd { (by) } }
-                @for (name, value) in &run.parameters { dt { code { (name) } } dd { code { (value) } } }
+                @if let Some(at) = run.triggered_for { (fact("Triggered for", &html! { (clock.short(at)) })) }
+                @if let Some(by) = run.killed_by.as_deref().and_then(shown) { (fact("Killed by", &html! { (by) })) }
+                @for (name, value) in &run.parameters {
+                    div { dt { code { (name) } } dd { code { (value) } } }
+                }
                 @if run.leftovers > 0 {
-                    dt { "Left behind" } dd {
+                    (fact("Left behind", &html! {
                         @if run.leftovers == 1 { "1 process, which was killed" }
                         @else { (run.leftovers) " processes, which were killed" }
-                    }
+                    }))
                 }
-                @if run.attempt > 1 { dt { "Attempt" } dd { (run.attempt) } }
-                @for past in &run.earlier_attempts { dt { "Attempt " (past.attempt) } dd { (earlier(past)) } }
+                @if run.attempt > 1 { (fact("Attempt", &html! { (run.attempt) })) }
+                @for past in &run.earlier_attempts { (fact(&format!("Attempt {}", past.attempt), &earlier(past))) }
             }
         }
     }
@@ -187,6 +193,10 @@ impl RunPage<'_> {
             }
         }
     }
+}
+
+fn fact(name: &str, value: &Markup) -> Markup {
+    html! { div { dt { (name) } dd { (value) } } }
 }
 
 fn earlier(past: &Attempt) -> Markup {

@@ -18,18 +18,21 @@ fn clock() -> Clock {
 }
 
 fn overview_of(status: &Status, line: &str) -> String {
-    let (selection, clock) = (Selection::default(), clock());
-    let headline = Headline::of(status, &clock);
     let last = status.jobs[0].last.as_ref().expect("it has run").run.clone();
     let recent = Recent { bars: Vec::new(), last_lines: vec![(last, line.to_owned())] };
-    let recents: Recents = [(status.jobs[0].name.clone(), recent)].into();
+    page_of(status, &[(status.jobs[0].name.clone(), recent)].into())
+}
+
+fn page_of(status: &Status, recents: &Recents) -> String {
+    let (selection, clock) = (Selection::default(), clock());
+    let headline = Headline::of(status, &clock);
     let main = html! {
         (headline.markup())
         (cluster::problems(status, &clock))
-        (attention::section(status, &recents, &clock))
+        (attention::section(status, recents, &clock))
         (cluster::queue(status, true, &clock))
         (running::section(status, &clock))
-        (jobs::table(status, &selection, &selection.of(status), &recents, &clock))
+        (jobs::table(status, &selection, &selection.of(status), recents, &clock))
     };
     let standing = Standing::Operator { form_key: "k".into(), is_session: true };
     let frame = Frame { title: &headline.title(), node: &status.node, standing: &standing, clock: &clock, done: None };
@@ -153,4 +156,33 @@ fn the_page_has_no_inline_script_or_style() {
     let page = overview_of(&written("x"), "x");
     assert!(!page.contains("style=") && !skeleton(&page).contains(" on"), "{page}");
     assert!(page.matches("<script").count() == 1, "{page}");
+}
+
+/// As on a page of a hundred of them, with all that is read by then.
+#[test]
+fn a_page_of_a_thousand_jobs_of_which_a_tenth_fails_is_small_and_begins_with_them() {
+    let mut status = sample::leader();
+    let one = status.jobs[0].clone();
+    status.jobs = (0..1_000)
+        .map(|number| {
+            let name = sample::job(&format!("a-job-with-a-usual-name-{number:04}"));
+            let mut job = crate::status::JobStatus { name: name.clone(), ..one.clone() };
+            let last = job.last.as_mut().expect("it has run");
+            last.run = RunId::scheduled(name, last.run.scheduled_at());
+            last.outcome = if number % 10 == 0 { Outcome::Failure } else { Outcome::Success };
+            job
+        })
+        .collect();
+    let bars = |outcome| vec![bars::Bar { outcome, ms: 7 }; bars::MOST];
+    let recent = |job: &crate::status::JobStatus| {
+        let last = job.last.as_ref().expect("it has run");
+        let last_lines = vec![(last.run.clone(), "cannot open /srv/data: No such file".to_owned())];
+        (job.name.clone(), Recent { bars: bars(last.outcome), last_lines })
+    };
+    let recents: Recents = status.jobs.iter().map(recent).collect();
+    let page = page_of(&status, &recents);
+    assert!(page.len() < 150_000, "{} bytes", page.len());
+    let place = |text: &str| page.find(text).unwrap_or_else(|| panic!("{text}: {page}"));
+    assert!(place("100 of 1,000 jobs fail") < place("attention-a-job"), "{page}");
+    assert!(place("attention-a-job") < place(">Nodes<") && place(">Nodes<") < place(">Jobs "), "{page}");
 }

@@ -134,7 +134,6 @@ impl Timeline {
                 a.name href={ "/jobs/" (lane.job) } { (lane.job) }
                 span.next {
                     @if self.has_leader { (clock.due(lane.next)) } @else { (clock.short(lane.next)) }
-                    @if let Some(described) = &lane.described { " " span.quiet { (described) } }
                     @for shift in &lane.shifts { " " span.fact.odd { (shift) } }
                 }
                 (self.picture(lane, clock))
@@ -192,9 +191,10 @@ impl Lane {
     }
 
     fn in_words(&self) -> String {
-        match self.times.len() {
-            0 => "due many times".to_owned(),
-            count => format!("due {}", words::counted(count, "time")),
+        match (self.times.len(), &self.described) {
+            (0, Some(described)) => format!("due many times: {described}"),
+            (0, None) => "due many times".to_owned(),
+            (count, _) => format!("due {}", words::counted(count, "time")),
         }
     }
 }

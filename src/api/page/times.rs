@@ -131,7 +131,7 @@ const DAY: i64 = 86_400;
 
 fn distance(at: Timestamp, now: Timestamp) -> String {
     match at.as_second() - now.as_second() {
-        0 => "now".to_owned(),
+        0 => "just now".to_owned(),
         ahead @ 1.. => format!("in {}", amount(ahead)),
         past => format!("{} ago", amount(-past)),
     }
@@ -182,7 +182,7 @@ mod tests {
         let now = at("2026-11-20T03:00:00Z");
         let later = |seconds| now + jiff::SignedDuration::from_secs(seconds);
         let shown = [0, 4, -12, 61, -7_300, 50_000, 3 * DAY].map(|seconds| distance(later(seconds), now));
-        assert_eq!(shown, ["now", "in 4 s", "12 s ago", "in 1 min", "2 h 1 min ago", "in 13 h", "in 3 days"]);
+        assert_eq!(shown, ["just now", "in 4 s", "12 s ago", "in 1 min", "2 h 1 min ago", "in 13 h", "in 3 days"]);
         assert_eq!([4, -2, -12].map(|seconds| due(later(seconds), now)), ["in 4 s", "now", "due 12 s ago"]);
     }
 

@@ -66,6 +66,8 @@ pub struct Ledger {
     pub lasts: Mutex<BTreeMap<JobName, Last>>,
     pub reads_of_lasts: AtomicUsize,
     requests: Mutex<Vec<String>>,
+    /// Those of the last trigger.
+    pub parameters: Mutex<BTreeMap<String, String>>,
 }
 
 impl Ledger {
@@ -183,6 +185,7 @@ impl Operator for Ledger {
     fn trigger(&self, request: TriggerRecord) -> OperatorFuture<'_, RunId> {
         let on: String = request.on.iter().map(|node| format!(" on {node}")).collect();
         self.note(format!("trigger {}{on} by {}", request.job, request.by));
+        *self.parameters.lock().unwrap() = request.parameters.clone().into();
         self.write(RunId::manual(request.job, request.at, TriggerSeq(7)))
     }
 
@@ -254,6 +257,7 @@ impl Daemon {
             lasts: Mutex::default(),
             reads_of_lasts: AtomicUsize::new(0),
             requests: Mutex::default(),
+            parameters: Mutex::default(),
         });
         let status = watch::Sender::new(Arc::new(published()));
         let led = watch::Sender::default();

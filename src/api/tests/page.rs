@@ -95,7 +95,7 @@ async fn what_a_node_has_not_read_is_not_shown_as_nothing() {
         "Nobody can lead as far as host-b knows",
         "The ledger was not read: nobody answers. Not known: who is in the queue;",
         "What runs on other nodes is not known.",
-        "3 jobs; whether they fail is not known.",
+        "3 jobs, not known which fail · not known what runs · no leader known since ",
     ] {
         assert!(page.contains(right), "{right}: {page}");
     }
@@ -144,6 +144,36 @@ async fn a_form_needs_the_key_of_its_page() {
 }
 
 #[tokio::test]
+async fn a_run_gets_the_parameters_that_its_form_sets_and_no_others() {
+    let daemon = Daemon::start(Behaviour::Well).await;
+    let yaml = b"jobs:\n  load: {schedule: '* * * * *', command: x, parameters: [REGION, DAY]}\n";
+    daemon.jobs.send_replace(Arc::new(crate::config::parse("jobs.yaml", yaml).unwrap().0));
+    let (_, page) = daemon.page(get("/jobs/load", "")).await;
+    let form = |fields: &str| format!("form_key={}&{fields}", form_key(&page));
+    let fields = form("parameter.REGION=eu%20west&parameter.DAY=&reason=");
+    let (head, _) = daemon.page(post("/jobs/load/trigger", FORM, &fields)).await;
+    assert!(value(&head, "location").starts_with("/runs/load."), "{head}");
+    assert_eq!(*daemon.ledger.parameters.lock().unwrap(), [("REGION".to_owned(), "eu west".to_owned())].into());
+    let (head, page) = daemon.page(post("/jobs/load/trigger", FORM, &form("parameter.COLOUR=red"))).await;
+    assert!(code(&head) == 400 && page.contains("COLOUR"), "{page}");
+}
+
+#[tokio::test]
+async fn a_visitor_sees_times_in_the_zone_that_the_browser_keeps() {
+    let daemon = Daemon::start(Behaviour::Well).await;
+    let (head, _) = daemon.page(get("/zone?name=europe/berlin", "")).await;
+    let cookie = value(&head, "set-cookie");
+    assert!(code(&head) == 303 && cookie.starts_with("cronkeeper-zone=Europe/Berlin; "), "{head}");
+    let cookie = format!("Cookie: {}\r\n", cookie.split(';').next().unwrap());
+    let (_, page) = daemon.page(get("/", &cookie)).await;
+    assert!(page.contains("leads since Nov 20 00:12:00") && page.contains(">Europe/Berlin<"), "{page}");
+    let (_, page) = daemon.page(get("/", "")).await;
+    assert!(page.contains("leads since Nov 19 23:12:00"), "{page}");
+    let (head, page) = daemon.page(get("/zone?name=%3Cb%3E", "")).await;
+    assert!(code(&head) == 200 && value(&head, "set-cookie").is_empty() && page.contains("no time zone"), "{page}");
+}
+
+#[tokio::test]
 async fn a_page_from_elsewhere_can_neither_change_nor_read_anything_through_the_socket() {
     let daemon = Daemon::start(Behaviour::Well).await;
     for sign in ["Origin: null\r\n", "Sec-Fetch-Site: cross-site\r\n", "Origin: http://localhost:81\r\n"] {
@@ -173,7 +203,12 @@ async fn over_tcp_the_token_opens_a_session_that_changes_something_through_the_p
     let (_, page) = ask(get("/jobs/load", "")).await;
     assert!(page.contains("href=\"/session\"") && !page.contains("form_key"), "{page}");
     assert_eq!(code(&ask(post("/jobs/load/trigger", FORM, "form_key=")).await.0), 403);
-    assert_eq!(code(&ask(post("/session", FORM, "token=wrong")).await.0), 401);
+    let (head, page) = ask(post("/session", FORM, "token=wrong")).await;
+    assert!(code(&head) == 401 && page.contains("This is not the token of this node."), "{page}");
+    assert!(
+        page.contains("id=\"token\"") && page.contains("action=\"/session\"") && !page.contains("wrong\" name"),
+        "{page}"
+    );
     let (head, _) = ask(post("/session", FORM, &format!("token={TOKEN}"))).await;
     let cookie = value(&head, "set-cookie");
     assert!(code(&head) == 303 && cookie.contains("HttpOnly; SameSite=Strict") && !cookie.contains(TOKEN), "{head}");

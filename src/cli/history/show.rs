@@ -25,7 +25,7 @@ pub(super) struct Gap {
 
 impl Gap {
     fn line(&self) -> String {
-        format!("--- {} ---", gap_in_words(self.before, &self.nodes))
+        format!("--- {} ---", gap_in_words(stamp(self.before), &self.nodes))
     }
 }
 
