@@ -50,7 +50,9 @@ fn entry(job: &JobStatus, status: &Status, recents: &Recents, clock: &Clock) -> 
                 a.name href={ "/jobs/" (job.name) } { (job.name) } " "
                 @if let Some(last) = end { (ended(job, last, clock)) }
                 @for alarm in &job.alarms { " " (alarmed(alarm, clock)) }
-                @if let Some(why) = &job.unplaceable { " " span.fact.bad { (shown(why).unwrap_or("no node can run it")) } }
+                @if let Some(why) = &job.unplaceable {
+                    " " span.fact.bad { (shown(why).unwrap_or("no node can run it")) }
+                }
                 @if let Some(why) = &job.error {
                     " " span.fact.bad { (shown(why).unwrap_or("has a problem that its leader knows")) }
                 }

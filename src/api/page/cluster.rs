@@ -40,7 +40,7 @@ fn leader_line(status: &Status, clock: &Clock) -> Markup {
     }
 }
 
-/// The queue as a row of boxes: the leader, and behind it the nodes that wait for each other. Then those that are not in it.
+/// The queue as a row of boxes: the leader, and behind it the nodes that wait for each other. Then the others.
 pub(super) fn queue(status: &Status, may_act: bool, clock: &Clock) -> Markup {
     let is_old = status.unread.is_some();
     let (drawn, folded) = status.queue.split_at(status.queue.len().min(MOST_DRAWN));
@@ -63,7 +63,9 @@ pub(super) fn queue(status: &Status, may_act: bool, clock: &Clock) -> Markup {
                 details #more-nodes {
                     summary { (words::number(folded.len())) " more wait behind them" }
                     ol.queue.behind {
-                        @for (place, queued) in folded.iter().enumerate() { (entry(status, MOST_DRAWN + place, queued)) }
+                        @for (place, queued) in folded.iter().enumerate() {
+                            (entry(status, MOST_DRAWN + place, queued))
+                        }
                     }
                 }
             }
@@ -186,7 +188,9 @@ fn places(status: &Status, clock: &Clock) -> Markup {
             details #places {
                 summary { "Where jobs are placed" }
                 table {
-                    thead { tr { th { "Node" } th { "Labels" } th { "Weight" } th { "Runs" } th { "Placed" } th { "Notes" } } }
+                    thead { tr {
+                        th { "Node" } th { "Labels" } th { "Weight" } th { "Runs" } th { "Placed" } th { "Notes" }
+                    } }
                     tbody {
                         @for node in &nodes {
                             tr data-key={ "node-" (node.node) } {

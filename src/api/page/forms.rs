@@ -193,8 +193,8 @@ pub(super) struct ZoneChoice {
     name: String,
 }
 
-/// `GET /zone`: the form to choose a time zone; with `name`, the choice. It changes nothing but what this browser shows,
-/// so it needs no key.
+/// `GET /zone`: the form to choose a time zone; with `name`, the choice. It changes only what this browser shows, so it
+/// needs no key.
 pub(super) async fn zone(
     State(state): State<Arc<ApiState>>,
     visitor: Visitor,

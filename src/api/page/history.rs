@@ -149,7 +149,8 @@ pub(super) fn lacks(found: &History, clock: &Clock) -> Markup {
         }
         @if found.unreadable > 0 {
             p.warning role="alert" {
-                (counted(found.unreadable, "record")) " of the ledger cannot be read, and are missing unless an archive has them."
+                (counted(found.unreadable, "record"))
+                " of the ledger cannot be read, and are missing unless an archive has them."
             }
         }
         @if let Some(before) = found.gap().filter(|_| !found.missing.is_empty()) {
@@ -184,13 +185,16 @@ fn form(filter: &Filter, status: &Status, clock: &Clock) -> Markup {
                 option value="" { "all nodes" }
                 @for node in nodes(filter, status) { option value=(node) selected[filter.node == node] { (node) } }
             } }
-            label { "Since " input #filter-since type="datetime-local" name="since" step="1" value=(field(&filter.since)); }
-            label { "Until " input #filter-until type="datetime-local" name="until" step="1" value=(field(&filter.until)); }
+            label { "Since "
+                input #filter-since type="datetime-local" name="since" step="1" value=(field(&filter.since)); }
+            label { "Until "
+                input #filter-until type="datetime-local" name="until" step="1" value=(field(&filter.until)); }
             button.main type="submit" { "Show" }
         }
         p.spans {
             @for (span, words) in SPANS {
-                a.chip href=(filter.link("since", span)) aria-current=[(filter.since == span).then_some("true")] { (words) }
+                @let current = (filter.since == span).then_some("true");
+                a.chip href=(filter.link("since", span)) aria-current=[current] { (words) }
                 " "
             }
             span.quiet { "Times are in " (clock.zone.name()) "." }
@@ -210,7 +214,7 @@ fn nodes(filter: &Filter, status: &Status) -> std::collections::BTreeSet<String>
 /// Records of a job that are shown at once.
 const AT_ONCE: usize = 10;
 
-/// A table of records, with a line where they begin to have gaps. Those of one job need not name it, and most are folded.
+/// A table of records, with a line where they begin to have gaps. Those of one job do not name it, and most are folded.
 pub(super) fn table(found: &History, is_of_job: bool, clock: &Clock) -> Markup {
     let gap = found.gap();
     let complete = found.records.iter().take_while(|entry| gap.is_none_or(|before| entry.at() >= before)).count();

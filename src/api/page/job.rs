@@ -81,7 +81,8 @@ impl JobPage<'_> {
                 dl {
                     dt { "Next" } dd {
                         (jobs::next(job, status, clock))
-                        @if let Some(next) = job.next.filter(|_| job.paused.is_none() && status.role.leader_node.is_some()) {
+                        @let comes = job.paused.is_none() && status.role.leader_node.is_some();
+                        @if let Some(next) = job.next.filter(|_| comes) {
                             " " span.quiet { (clock.short(next)) }
                         }
                     }
@@ -159,13 +160,15 @@ impl JobPage<'_> {
                         }
                         p {
                             a.end href={ "/runs/" (run.run) } { (history::outcome(run)) }
-                            " on " (run.node) @if run.duration_ms.is_some() { ", after " (words::took(run.duration_ms)) }
+                            " on " (run.node)
+                            @if run.duration_ms.is_some() { ", after " (words::took(run.duration_ms)) }
                         }
                         @if let Some(detail) = history::start_detail(run) { p.line { code { (detail) } } }
                         @if let Some(tail) = shown(&run.tail).filter(|tail| !tail.is_empty()) {
-                            @let lines = tail.lines().count();
+                            @let skipped = tail.lines().count().saturating_sub(LINES);
+                            @let end: Vec<&str> = tail.lines().skip(skipped).collect();
                             pre.tail tabindex="0" aria-label="The end of its output" {
-                                (output::end_of(&tail.lines().skip(lines.saturating_sub(LINES)).collect::<Vec<_>>().join("\n")))
+                                (output::end_of(&end.join("\n")))
                             }
                             p { a href={ "/runs/" (run.run) } { "Its whole output" } }
                         }
@@ -231,7 +234,9 @@ impl JobPage<'_> {
         html! {
             section #coming data-live="" aria-labelledby="coming-title" {
                 h2 #coming-title { "Coming" }
-                @if self.status.role.leader_node.is_none() { p.unknown { "Nothing of this starts while no node leads." } }
+                @if self.status.role.leader_node.is_none() {
+                    p.unknown { "Nothing of this starts while no node leads." }
+                }
                 @if from.is_none() { p { "The job is paused: nothing comes until somebody resumes it." } }
                 @else if times.is_empty() { p { "It has no further occurrences." } } @else {
                     @if paused_until.is_some() { p.quiet { "After the end of the pause:" } }
@@ -260,8 +265,8 @@ impl JobPage<'_> {
                 div.action {
                     @for name in &self.job.parameters {
                         label { code { (name) } " "
-                            input id={ "parameter-" (name) } form="act-run" name={ "parameter." (name) } maxlength="1024"
-                                placeholder="not set"; }
+                            input id={ "parameter-" (name) } form="act-run" name={ "parameter." (name) }
+                                maxlength="1024" placeholder="not set"; }
                     }
                     button.main #trigger form="act-run" formaction=(path("trigger")) { "Run now" }
                 }

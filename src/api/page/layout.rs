@@ -34,8 +34,8 @@ pub(super) struct Frame<'a> {
     pub done: Option<&'static str>,
 }
 
-/// The forms behind the buttons, each with the fields that all requests need. The buttons and fields are in the content,
-/// and name their form. A field has a form with no button but its own, so that Enter presses that one.
+/// The forms behind the buttons, each with the fields that all requests need. The buttons and fields in the content name
+/// their form. A field has a form with no button but its own, so that Enter presses that one.
 const FORMS: [&str; 3] = ["act", "act-run", "act-pause"];
 
 impl Frame<'_> {
@@ -79,7 +79,9 @@ impl Frame<'_> {
                 a.brand href="/" { "cronkeeper" }
                 nav aria-label="Pages" { a href="/" { "Overview" } a href="/history" { "History" } }
                 span.tools {
-                    a.zone href="/zone" title="Choose another time zone" { "Times in " span { (self.clock.zone.name()) } }
+                    a.zone href="/zone" title="Choose another time zone" {
+                        "Times in " span { (self.clock.zone.name()) }
+                    }
                     @match self.standing {
                         Standing::Reader { can_sign_in: true } => a.button href="/session" { "Sign in" },
                         Standing::Reader { can_sign_in: false } => span.fact { "read-only" },

@@ -1,8 +1,8 @@
 // Keeps an open page up to date. Without it the page works too: the server renders all of it.
 //
 // The server says over `/v1/events` that something has changed. The script then fetches the same page and puts in the
-// sections that differ. It never makes HTML from text of its own, and never runs what it fetches. Between two fetches it
-// counts the distances of times on.
+// sections that differ. It never makes HTML from text of its own, and never runs what it fetches. Between two fetches
+// it counts the distances of times on.
 //
 // Every two seconds the server says at least that it is alive. If nothing comes, the script asks; without an answer it
 // says so at the top of the page, and greys the rest.

@@ -66,7 +66,9 @@ impl RunPage<'_> {
     pub fn markup(&self) -> Markup {
         html! {
             (self.note)
-            p.crumbs { a href={ "/jobs/" (self.run.job()) } { (self.run.job()) } " " span aria-hidden="true" { "›" } " run" }
+            p.crumbs {
+                a href={ "/jobs/" (self.run.job()) } { (self.run.job()) } " " span aria-hidden="true" { "›" } " run"
+            }
             h1 { (self.run.job()) " " span.quiet { "due " (self.clock.short(self.run.scheduled_at())) } }
             div.columns.side {
                 section #facts.card data-live="" aria-label="Facts" { (self.facts()) }
@@ -181,7 +183,8 @@ impl RunPage<'_> {
         html! {
             section #actions.card data-live="" aria-label="Actions" {
                 div.action {
-                    button.main #trigger form="act-run" formaction={ "/jobs/" (self.run.job()) "/trigger" } { "Run the job now" }
+                    @let path = format!("/jobs/{}/trigger", self.run.job());
+                    button.main #trigger form="act-run" formaction=(path) { "Run the job now" }
                 }
                 @if matches!(self.known, Known::InFlight(..)) {
                     details #kill {

@@ -15,7 +15,9 @@ pub(super) fn section(status: &Status, clock: &Clock) -> Markup {
     let (first, rest) = status.runs.split_at(status.runs.len().min(AT_ONCE));
     html! {
         section #running .old[status.has_old_runs()] data-live="" aria-labelledby="running-title" {
-            h2 #running-title { "Running" @if !status.runs.is_empty() { " " span.count { (words::number(status.runs.len())) } } }
+            h2 #running-title {
+                "Running" @if !status.runs.is_empty() { " " span.count { (words::number(status.runs.len())) } }
+            }
             @if !status.knows(LedgerPart::Runs) { p.unknown { "What runs on other nodes is not known." } }
             @else if status.has_old_runs() { p.unknown { "As it was when the ledger was last read." } }
             @if status.runs.is_empty() && status.knows(LedgerPart::Runs) {

@@ -142,22 +142,24 @@ impl Timeline {
     }
 
     fn picture(&self, lane: &Lane, clock: &Clock) -> Markup {
+        let grid: String =
+            self.ticks(clock).iter().skip(1).map(|(at, _)| format!("M{} 0v16", self.place(*at))).collect();
+        let span = |(from, to): &(Timestamp, Timestamp)| format!("M{} 8H{}", self.place(*from), self.place(*to));
+        let often: String = lane.spans.iter().map(span).collect();
+        let due: String = lane.times.iter().map(|at| format!("M{} 2v12", self.place(*at))).collect();
+        let running = lane.running_since.map(|since| self.place(since).clamp(0, NOW - 4));
         html! {
             svg.lane role="img" aria-label=(lane.in_words()) viewBox="0 0 1000 16" preserveAspectRatio="none" {
-                path.grid d=(self.ticks(clock).iter().skip(1).map(|(at, _)| format!("M{} 0v16", self.place(*at))).collect::<String>()) {}
+                path.grid d=(grid) {}
                 path.line d="M0 8h1000" {}
-                @if let Some(last) = &lane.last {
-                    @let end = self.place(last.at).max(0);
+                @if let Some(last) = lane.last.as_ref().filter(|last| self.place(last.at) > 0) {
+                    @let end = self.place(last.at);
                     @let begin = self.place(last.run.scheduled_at()).clamp(0, end);
-                    @if end > 0 { path class={ "ran " (words::class(last.outcome)) } d={ "M" (begin) " 8H" (end.max(begin + 4)) } {} }
+                    path class={ "ran " (words::class(last.outcome)) } d={ "M" (begin) " 8H" (end.max(begin + 4)) } {}
                 }
-                @if let Some(since) = lane.running_since { path.runs d={ "M" (self.place(since).max(0).min(NOW - 4)) " 8H" (NOW) } {} }
-                @if !lane.spans.is_empty() {
-                    path.often d=(lane.spans.iter().map(|(from, to)| format!("M{} 8H{}", self.place(*from), self.place(*to))).collect::<String>()) {}
-                }
-                @if !lane.times.is_empty() {
-                    path.due d=(lane.times.iter().map(|at| format!("M{} 2v12", self.place(*at))).collect::<String>()) {}
-                }
+                @if let Some(begin) = running { path.runs d={ "M" (begin) " 8H" (NOW) } {} }
+                @if !often.is_empty() { path.often d=(often) {} }
+                @if !due.is_empty() { path.due d=(due) {} }
                 path.now d={ "M" (NOW) " 0v16" } {}
             }
         }
