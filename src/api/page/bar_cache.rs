@@ -1,22 +1,23 @@
 //! The last runs of the jobs, as bars and with what the failed ones wrote last, kept in memory while they are true.
 //!
-//! They change only when a run of it ends, and the status says which run of a job ended last. So the history of
+//! Those of a job change only when a run of it ends, and the status says which run that was. So the history of
 //! a job is read again only after that, and an open page costs nothing per job. What cannot be read in a few
-//! milliseconds is left to the next request: a page never waits for them.
+//! milliseconds is read on for the next request: a page never waits for it.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::{StreamExt as _, stream};
 use tokio::time::timeout;
 
 use super::bars::{self, Bar};
+use crate::api::ApiState;
 use crate::api::reads::Reads;
 use cronkeeper_core::job::JobName;
 use cronkeeper_core::run::RunId;
 
-/// How long a request may read.
+/// How long a request waits for what is read.
 const BUDGET: Duration = Duration::from_millis(40);
 /// Histories that are read at the same time, each of at most 256 KiB.
 const AT_ONCE: usize = 4;
@@ -29,8 +30,8 @@ pub(super) type Wanted = Vec<(JobName, Option<RunId>)>;
 #[derive(Default)]
 pub(super) struct BarCache {
     known: Mutex<BTreeMap<JobName, Known>>,
-    /// Held by the one request that reads.
-    reading: tokio::sync::Mutex<()>,
+    /// Held by the one task that reads.
+    reading: Arc<tokio::sync::Mutex<()>>,
 }
 
 struct Known {
@@ -57,14 +58,26 @@ impl Recent {
 /// The last runs of jobs, as far as they are known.
 pub(super) type Recents = BTreeMap<JobName, Recent>;
 
-impl BarCache {
+impl ApiState {
     /// The last runs of these jobs, as far as they are known in time. They may lack the very last.
-    pub async fn of(&self, reads: &Reads, wanted: Wanted) -> Recents {
-        // If another request reads, this one does not wait for it.
-        if let Ok(_turn) = self.reading.try_lock() {
-            // Dropping a read loses only its answer.
-            let _ = timeout(BUDGET, self.read(reads, self.stale(&wanted))).await;
+    pub(super) async fn recent_runs(self: &Arc<Self>, wanted: Wanted) -> Recents {
+        let cache = &self.page.bars;
+        // If another task reads, this request does not wait for it.
+        if let Ok(turn) = Arc::clone(&cache.reading).try_lock_owned() {
+            let (state, stale) = (Arc::clone(self), cache.stale(&wanted));
+            // It goes on when the time is over: a service that is slow is read all the same.
+            let reading = tokio::spawn(async move {
+                state.page.bars.read(&state.reads, stale).await;
+                drop(turn);
+            });
+            let _ = timeout(BUDGET, reading).await;
         }
+        cache.as_known(wanted)
+    }
+}
+
+impl BarCache {
+    fn as_known(&self, wanted: Wanted) -> Recents {
         let known = self.known();
         let recent = |(job, last): (JobName, Option<RunId>)| match last {
             None => Some((job, Recent::default())),

@@ -55,7 +55,7 @@ pub(super) fn queue(status: &Status, may_act: bool, clock: &Clock) -> Markup {
             @else if status.queue.is_empty() { p.quiet { "The queue is empty." } }
             div.nodes {
                 @if !drawn.is_empty() {
-                    ol.queue { @for (place, queued) in drawn.iter().enumerate() { (entry(status, place, queued)) } }
+                    ol.queue role="list" { @for (place, queued) in drawn.iter().enumerate() { (entry(status, place, queued)) } }
                 }
                 (outside(status, clock))
             }
@@ -127,23 +127,27 @@ fn facts(status: &Status, node: Option<&NodeName>) -> Vec<Markup> {
     facts
 }
 
-/// The nodes that are alive but not in the queue, and those that are gone.
+/// The nodes that are not in the queue: drained, alive for other reasons, or gone.
 fn outside(status: &Status, clock: &Clock) -> Markup {
     let queued = |node: &NodeName| status.queue.iter().any(|queued| queued.node.as_ref() == Some(node));
+    let is_missing = |node: &NodeName| status.missing.iter().any(|missing| missing.node == *node);
+    let drains: Vec<_> = status.drained.iter().filter(|(node, _)| !queued(node) && !is_missing(node)).collect();
     // An old or unknown queue does not tell who is not in it.
     let is_known = status.unread.is_none() && status.knows(LedgerPart::Queue);
-    let outside: Vec<_> = status.members.iter().filter(|member| is_known && !queued(&member.node)).collect();
+    let is_apart = |member: &&Member| is_known && !queued(&member.node) && !status.drained.contains_key(&member.node);
+    let apart: Vec<_> = status.members.iter().filter(is_apart).collect();
     html! {
-        @if !outside.is_empty() || !status.missing.is_empty() {
-            ul.queue.outside aria-label="Not in the queue" {
-                @for member in outside {
-                    @let drain = status.drained.get(&member.node);
-                    li data-key={ "outside-" (member.node) } class=(if drain.is_some() { "drained" } else { "apart" }) {
-                        strong.name { (member.node) } " "
-                        @match drain {
-                            Some(drain) => (drained(drain, clock)),
-                            None => span.role { "alive, not in the queue" },
-                        }
+        @if !drains.is_empty() || !apart.is_empty() || !status.missing.is_empty() {
+            ul.queue role="list" aria-label="Not in the queue" {
+                @for (node, drain) in drains {
+                    li.drained data-key={ "drained-" (node) } {
+                        strong.name { (node) } " " (drained(drain, clock))
+                        @for fact in facts(status, Some(node)) { " " (fact) }
+                    }
+                }
+                @for member in apart {
+                    li.apart data-key={ "apart-" (member.node) } {
+                        strong.name { (member.node) } " " span.role { "alive, not in the queue" }
                         @for fact in facts(status, Some(&member.node)) { " " (fact) }
                     }
                 }

@@ -35,9 +35,15 @@ pub(super) struct Headline(Vec<Part>);
 impl Headline {
     pub fn of(status: &Status, clock: &Clock) -> Self {
         let mut line = Self(Vec::new());
+        let has_leader = status.role.leader_node.is_some() && !status.is_disconnected();
+        if !has_leader {
+            line.leader(status, clock);
+        }
         line.jobs(status);
         line.running(status);
-        line.leader(status, clock);
+        if has_leader {
+            line.leader(status, clock);
+        }
         line.nodes(status);
         if let Some(first) = line.0.first_mut() {
             first.text = capitalized(&first.text);
@@ -127,7 +133,8 @@ impl Headline {
     }
 
     fn nodes(&mut self, status: &Status) {
-        if !status.ready && status.state != NodeState::Drained {
+        // Without a leader no node is ready.
+        if !status.ready && status.state != NodeState::Drained && status.role.leader_node.is_some() {
             self.add(Tone::Bad, format!("{} is not ready", status.node));
         }
         match status.missing.len() {
@@ -221,10 +228,9 @@ mod tests {
         let node = NodeName::new("host-c");
         status.missing.push(MissingMember { node, host: "c.example".into(), gone_since, last_seen: None });
         status.drained = sample::drained("host-b");
-        assert_eq!(
-            line(&status),
-            "1 of 3 jobs fails · 1 more needs attention · 1 running · host-a leads · host-c missing · host-b drained"
-        );
+        let worst = "1 of 3 jobs fails · 1 more needs attention · 1 running · host-a leads · \
+                     host-c missing · host-b drained";
+        assert_eq!(line(&status), worst);
         let text = Headline::of(&status, &Clock::new(status.at, Zone::utc())).markup().into_string();
         assert!(
             text.contains("headline bad") && text.contains("<span class=\"bad\">1 of 3 jobs fails</span>"),
@@ -242,19 +248,15 @@ mod tests {
         let last = LastLeader { node: NodeName::new("host-a"), unknown_since: sample::at("2026-11-20T02:59:12Z") };
         status.role.last_leader = Some(last);
         status.unread = Some("away".into());
-        let old = "None of 3 jobs failed when last known · 1 ran when last known · \
-                   no leader known since 02:59:12 (host-a until then)";
+        let old = "No leader known since 02:59:12 (host-a until then) · none of 3 jobs failed when last known · \
+                   1 ran when last known";
         assert_eq!(line(&status), old);
         status.unknown = LedgerPart::ALL.to_vec();
         status.runs.clear();
         status.role.last_leader = None;
-        assert_eq!(line(&status), "3 jobs, not known which fail · not known what runs · no leader known");
+        assert_eq!(line(&status), "No leader known · 3 jobs, not known which fail · not known what runs");
         status.jobs[0].last.as_mut().expect("it has run").outcome = Outcome::Failure;
-        assert!(
-            line(&status).starts_with("At least 1 of 3 jobs failed, the rest is not known · "),
-            "{}",
-            line(&status)
-        );
+        assert!(line(&status).contains("· at least 1 of 3 jobs failed, the rest is not known ·"), "{}", line(&status));
     }
 
     #[test]

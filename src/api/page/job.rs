@@ -77,7 +77,7 @@ impl JobPage<'_> {
         let is_unread = self.history.ledger_error.is_some();
         html! {
             section #facts.card .old[status.unread.is_some()] data-live="" aria-label="Facts" {
-                p.notes { (jobs::notes(job)) }
+                p.notes { (jobs::notes(job, status)) }
                 dl {
                     dt { "Next" } dd {
                         (jobs::next(job, status, clock))

@@ -136,7 +136,7 @@ fn row(job: &JobStatus, recent: Option<&Recent>, status: &Status, clock: &Clock)
         tr data-key={ "job-" (job.name) } class=[job.is_failing().then_some("failing")] {
             th scope="row" {
                 a href={ "/jobs/" (job.name) } { (job.name) }
-                (notes(job))
+                (notes(job, status))
             }
             td data-label="Last run" {
                 @match job.telling_end() {
@@ -174,9 +174,14 @@ pub(super) fn shares_in_words(shares: &SharesStatus) -> String {
 }
 
 /// What is special about a job.
-pub(super) fn notes(job: &JobStatus) -> Markup {
+pub(super) fn notes(job: &JobStatus, status: &Status) -> Markup {
     html! {
-        @if job.running.len() > job.cut_off.len() { " " span.fact.live { "running" } }
+        @if job.running.len() > job.cut_off.len() {
+            // What ran elsewhere when the ledger was last read may be over.
+            @if job.running.iter().any(|run| status.runs.iter().any(|known| known.run == *run && status.is_old(known))) {
+                " " span.fact.unknown { "was running" }
+            } @else { " " span.fact.live { "running" } }
+        }
         @if !job.cut_off.is_empty() { " " span.fact.bad { "a run is cut off from its node" } }
         @if let Some(paused) = &job.paused {
             " " span.fact.odd { "paused" }

@@ -129,10 +129,12 @@
     }
   };
 
-  // A section in which somebody types is left alone.
+  // A section in which somebody types now is left alone for a moment.
+  const TYPING = 5000; // ms after the last key
+  let typedAt = 0;
   const inUse = (section) => {
     const focused = document.activeElement;
-    return focused && section.contains(focused) && focused.matches("input, select");
+    return focused && section.contains(focused) && Date.now() - typedAt < TYPING;
   };
 
   // What somebody has typed, chosen or opened.
@@ -177,10 +179,14 @@
     if (sameTimes(old, next)) return;
     old.className = next.className;
     old.toggleAttribute("data-following", next.hasAttribute("data-following"));
-    if (inUse(old)) return;
+    if (inUse(old)) {
+      setTimeout(refetch, TYPING);
+      return;
+    }
     const focus = old.contains(document.activeElement) ? document.activeElement : null;
     const id = focus?.id;
     const href = focus?.getAttribute("href");
+    const caret = focus?.matches("input[type=search], input:not([type])") && [focus.selectionStart, focus.selectionEnd];
     const before = places(old);
     const kept = given(old);
     const output = old.querySelector(".scroller");
@@ -197,8 +203,9 @@
     const shown = old.querySelector(".scroller");
     if (shown && top !== null) shown.scrollTop = top - (shown.scrollHeight - shown.clientHeight);
     const links = () => [...old.querySelectorAll("a[href]")].find((link) => link.getAttribute("href") === href);
-    const again = id ? document.getElementById(id) : href ? links() : focus?.matches(".scroller") ? shown : null;
-    again?.focus({ preventScroll: true });
+    const same = id ? document.getElementById(id) : href ? links() : focus?.matches(".scroller") ? shown : null;
+    same?.focus({ preventScroll: true });
+    if (caret && same?.matches("input")) same.setSelectionRange(...caret);
   };
 
   const put = (text) => {
@@ -209,6 +216,12 @@
       const old = document.getElementById(next.id);
       if (old) replace(old, next);
     }
+  };
+
+  // Fetches even if the server says that nothing has changed: something was left alone.
+  const refetch = () => {
+    tag = "";
+    soon();
   };
 
   const fetchPage = async () => {
@@ -283,6 +296,9 @@
   const zone = document.querySelector("[data-zone]");
   if (zone && !zone.value) zone.value = Intl.DateTimeFormat().resolvedOptions().timeZone ?? "";
 
+  document.addEventListener("input", () => {
+    typedAt = Date.now();
+  });
   document.addEventListener("visibilitychange", () => {
     count();
     soon();

@@ -72,7 +72,7 @@ impl Timeline {
 
     pub fn markup(&self, clock: &Clock) -> Markup {
         html! {
-            section #timeline data-live="" aria-labelledby="timeline-title" {
+            section #timeline .old[!self.has_leader] data-live="" aria-labelledby="timeline-title" {
                 @if self.has_jobs {
                     h2 #timeline-title { "Coming" }
                     @if !self.has_leader && !self.lanes.is_empty() {
@@ -122,7 +122,7 @@ impl Timeline {
         let first = (self.now.as_second() + offset).div_euclid(step) * step - offset;
         let ticks = (1..=7).filter_map(|count| Timestamp::from_second(first + count * step).ok());
         // A label at the edge would be cut off.
-        let ticks = ticks.filter(|at| (NOW + 40..WIDTH - 30).contains(&self.place(*at)));
+        let ticks = ticks.filter(|at| (NOW + 110..WIDTH - 30).contains(&self.place(*at)));
         let mut ticks: Vec<_> = ticks.map(|at| (at, clock.minute(at))).collect();
         ticks.insert(0, (self.now, "now".to_owned()));
         ticks

@@ -90,7 +90,7 @@ impl ApiState {
     /// The overview of all jobs. Concurrent callers wait for one to render it.
     ///
     /// If this future is dropped, the next caller renders.
-    pub(super) async fn view(&self, visibility: Visibility, zone: &Zone) -> Arc<View> {
+    pub(super) async fn view(self: &Arc<Self>, visibility: Visibility, zone: &Zone) -> Arc<View> {
         let shared = self.page.views.of(visibility, zone);
         let mut rendered = shared.lock().await;
         let (current, change) = (Arc::clone(&self.sources.status.borrow()), self.reads.change());
@@ -105,16 +105,16 @@ impl ApiState {
     }
 
     /// Renders the overview of the selected jobs.
-    pub(super) async fn render(&self, visibility: Visibility, zone: &Zone, selection: &Selection) -> View {
+    pub(super) async fn render(self: &Arc<Self>, visibility: Visibility, zone: &Zone, selection: &Selection) -> View {
         let wanted: Wanted = {
             let status = self.full_status(visibility).await;
             let last = |job: &JobStatus| job.last.as_ref().map(|last| last.run.clone());
-            // Those that need attention first: what is not read in time is left to the next request.
+            // Those that need attention first: what is not read in time is shown by the next request.
             let (attention, _) = attention::listed(&status);
             let shown = attention.into_iter().chain(selection.of(&status).jobs);
             shown.map(|job| (job.name.clone(), last(job))).collect()
         };
-        let mut recents = self.page.bars.of(&self.reads, wanted).await;
+        let mut recents = self.recent_runs(wanted).await;
         if visibility == Visibility::Outline {
             recents.values_mut().for_each(|recent| recent.last_lines.clear());
         }

@@ -61,7 +61,8 @@ fn jobs(count: usize) -> String {
     let job = |schedule: &str, command: &str| json!({ "schedule": schedule, "command": command });
     let mail = "printf 'connecting\\n\\033[31mno connection to mail.example.org\\033[0m\\n'; exit 7";
     let export = "for i in $(seq 1 3000); do echo \"row $i of 3000\"; done; \
-                  printf '\\033[1;33mwarning\\033[0m: \\033[44;97m disk 93 %% full \\033[0m\\n'; echo done >&2; sleep 9";
+                  printf '\\033[1;33mwarning\\033[0m: \\033[44;97m disk 93 %% full \\033[0m\\n'; echo done >&2; \
+                  sleep 9";
     let mut jobs: Vec<(String, Value)> = vec![
         ("check-certificates".into(), job("*/2 * * * * *", "true")),
         ("import-orders".into(), job("*/3 * * * * *", "sleep 0.$(( $(date +%s) % 8 ))")),
