@@ -80,7 +80,7 @@ impl Frame<'_> {
                 nav aria-label="Pages" { a href="/" { "Overview" } a href="/history" { "History" } }
                 span.tools {
                     a.zone href="/zone" title="Choose another time zone" {
-                        "Times in " span { (self.clock.zone.name()) }
+                        span.long { "Times in " } span.name { (self.clock.zone.name()) }
                     }
                     @match self.standing {
                         Standing::Reader { can_sign_in: true } => a.button href="/session" { "Sign in" },

@@ -153,9 +153,10 @@ impl Timeline {
                 path.grid d=(grid) {}
                 path.line d="M0 8h1000" {}
                 @if let Some(last) = lane.last.as_ref().filter(|last| self.place(last.at) > 0) {
-                    @let end = self.place(last.at);
-                    @let begin = self.place(last.run.scheduled_at()).clamp(0, end);
-                    path class={ "ran " (words::class(last.outcome)) } d={ "M" (begin) " 8H" (end.max(begin + 4)) } {}
+                    // The line for now is drawn a little late.
+                    @let end = self.place(last.at).min(NOW);
+                    @let begin = self.place(last.run.scheduled_at()).clamp(0, end.max(4) - 4);
+                    path class={ "ran " (words::class(last.outcome)) } d={ "M" (begin) " 8H" (end) } {}
                 }
                 @if let Some(begin) = running { path.runs d={ "M" (begin) " 8H" (NOW) } {} }
                 @if !often.is_empty() { path.often d=(often) {} }

@@ -159,3 +159,23 @@ pub(super) fn tag(PreEscaped(main): &Markup) -> String {
     let digest = times::without_distances(main).fold(Sha256::new(), |digest, part| digest.chain_update(part));
     digest.finalize().iter().take(12).map(|byte| format!("{byte:02x}")).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn visitors_who_see_the_same_share_a_view_and_their_number_is_bounded() {
+        let views = Views::default();
+        let zone = |name: &str| Zone::parse(name).expect("a zone");
+        let of = |visibility, name: &str| views.of(visibility, &zone(name));
+        let first = of(Visibility::All, "UTC");
+        assert!(Arc::ptr_eq(&first, &of(Visibility::All, "utc")));
+        assert!(!Arc::ptr_eq(&first, &of(Visibility::Outline, "UTC")), "they see less");
+        assert!(!Arc::ptr_eq(&first, &of(Visibility::All, "Asia/Tokyo")));
+        for hours in 1..=12 {
+            of(Visibility::All, &format!("Etc/GMT+{hours}"));
+        }
+        assert!(views.0.lock().expect("nobody has failed").len() <= MOST_ZONES);
+    }
+}

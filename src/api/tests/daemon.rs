@@ -66,6 +66,8 @@ pub struct Ledger {
     pub lasts: Mutex<BTreeMap<JobName, Last>>,
     pub reads_of_lasts: AtomicUsize,
     requests: Mutex<Vec<String>>,
+    /// How long a read of a history takes.
+    pub slowness: Mutex<Duration>,
     /// Those of the last trigger.
     pub parameters: Mutex<BTreeMap<String, String>>,
 }
@@ -117,7 +119,11 @@ impl Reader for Ledger {
         let missed = |age| HistoryRecord::Skip(Skip { node: NodeName::new("host-a"), ..skip("load", at - age) });
         let missed = (0..3).map(missed);
         let records = missed.filter(|record| filter.matches(record)).take(window.records).collect();
-        self.answer(Newest { records, ..Newest::default() })
+        let (answer, slowness) = (self.answer(Newest { records, ..Newest::default() }), *self.slowness.lock().unwrap());
+        Box::pin(async move {
+            tokio::time::sleep(slowness).await;
+            answer.await
+        })
     }
 
     fn history_since(
@@ -257,6 +263,7 @@ impl Daemon {
             lasts: Mutex::default(),
             reads_of_lasts: AtomicUsize::new(0),
             requests: Mutex::default(),
+            slowness: Mutex::default(),
             parameters: Mutex::default(),
         });
         let status = watch::Sender::new(Arc::new(published()));

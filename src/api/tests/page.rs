@@ -95,7 +95,8 @@ async fn what_a_node_has_not_read_is_not_shown_as_nothing() {
         "Nobody can lead as far as host-b knows",
         "The ledger was not read: nobody answers. Not known: who is in the queue;",
         "What runs on other nodes is not known.",
-        "3 jobs, not known which fail · not known what runs · no leader known since ",
+        "<title>No leader known since ",
+        " · 3 jobs, not known which fail · not known what runs – cronkeeper on host-b</title>",
     ] {
         assert!(page.contains(right), "{right}: {page}");
     }
@@ -107,6 +108,20 @@ async fn what_a_node_has_not_read_is_not_shown_as_nothing() {
     let (_, page) = ask_on(move || TcpStream::connect(address), get("/", "")).await;
     let whole = "The ledger was not read; the cause is shown on the Unix socket, and to who has signed in. Not known: ";
     assert!(page.contains(whole) && !page.contains("shown only on"), "{page}");
+}
+
+#[tokio::test]
+async fn what_a_slow_service_has_is_shown_later_and_holds_up_no_page() {
+    let daemon = Daemon::start(Behaviour::Well).await;
+    *daemon.ledger.slowness.lock().unwrap() = Duration::from_millis(200);
+    let unread = async || daemon.page(get("/", "")).await.1.contains("not read yet");
+    assert!(unread().await, "it has not waited");
+    let read = async {
+        while unread().await {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    timeout(Duration::from_secs(60), read).await.unwrap();
 }
 
 #[tokio::test]

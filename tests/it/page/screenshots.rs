@@ -2,17 +2,19 @@
 //! `tests/screenshots.sh` runs this and names the folder. What must be seen without scrolling is checked too.
 
 use std::collections::BTreeSet;
+use std::net::SocketAddrV4;
 use std::path::Path;
 use std::sync::Mutex;
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use super::{listening, unused};
-use crate::solo::fixture::{PROGRAM, await_record, following, leading, node};
+use super::{TOKEN, listening, unused};
+use crate::solo::fixture::{PROGRAM, await_record, following, leading, node, post};
 use crate::support::browser::Browser;
 use crate::support::etcd::Etcd;
 use crate::support::node::Spec;
+use crate::support::scratch::Scratch;
 
 const SIZES: [(&str, u32, u32); 3] = [("phone", 400, 800), ("tablet", 800, 1000), ("desktop", 1400, 900)];
 
@@ -28,6 +30,15 @@ impl Browsers {
             ]
         };
         Self(SIZES.into_iter().flat_map(of_size).collect())
+    }
+
+    fn sign_in(&self, at: SocketAddrV4) {
+        for (_, browser) in &self.0 {
+            browser.open(&format!("http://{at}/session"));
+            browser.type_into("#token", TOKEN);
+            browser.click("main button");
+            browser.await_text("header", |text| text.contains("Sign out"));
+        }
     }
 
     fn open(&self, url: &str) {
@@ -105,33 +116,37 @@ fn await_records(spec: &Spec, job: &str, count: usize) {
 #[test]
 #[ignore = "tests/screenshots.sh runs it"]
 fn the_page_has_its_picture_taken() {
-    let browsers = Browsers::start();
+    let (browsers, dir) = (Browsers::start(), Scratch::new("token"));
+    let token = dir.write("token", TOKEN);
+    let serving = |spec: Spec, at| listening(spec, at).option("--api-token-file", token.to_str().expect("a path"));
 
     for count in [0, 3] {
         let (spec, at) = (node("host-a").jobs(&jobs(count)), unused());
-        let _a = leading(&listening(spec.clone(), at));
+        let _a = leading(&serving(spec.clone(), at));
         if count > 0 {
-            await_records(&spec, "check-certificates", 20);
+            await_records(&spec, "check-certificates", 15);
             await_records(&spec, "mail-invoices", 4);
         }
+        browsers.sign_in(at);
         browsers.picture(&format!("jobs-{count}"), &format!("http://{at}/"));
     }
 
     let at = unused();
     let first = node("host-a").jobs(&jobs(30));
-    let a = leading(&listening(first.clone(), at));
+    let a = leading(&serving(first.clone(), at));
     let _b = following(&node("host-b").beside(&first));
     let _c = following(&node("host-c").beside(&first));
-    await_records(&first, "check-certificates", 40);
-    await_records(&first, "export-catalogue", 1);
+    await_records(&first, "check-certificates", 20);
+    let export = await_record(&first, "export-catalogue", |record| record["outcome"].is_string());
+    let search = await_record(&first, "rebuild-search", |record| record["outcome"].is_string());
+    browsers.sign_in(at);
     let url = format!("http://{at}/");
     browsers.picture("usual", &url);
     browsers.picture("job", &format!("{url}jobs/mail-invoices"));
+    browsers.picture("job-to-run", &format!("{url}jobs/hourly-report"));
     browsers.picture("history", &format!("{url}history?since=1h"));
-    let record = await_record(&first, "export-catalogue", |record| record["outcome"].is_string());
-    browsers.picture("run", &format!("{url}runs/{}", record["run"].as_str().expect("a run")));
-    let record = await_record(&first, "rebuild-search", |record| record["outcome"].is_string());
-    browsers.picture("not-started", &format!("{url}runs/{}", record["run"].as_str().expect("a run")));
+    browsers.picture("run", &format!("{url}runs/{}", export["run"].as_str().expect("a run")));
+    browsers.picture("not-started", &format!("{url}runs/{}", search["run"].as_str().expect("a run")));
     browsers.open(&url);
     a.kill9();
     for (_, browser) in &browsers.0 {
@@ -140,8 +155,9 @@ fn the_page_has_its_picture_taken() {
     browsers.take("node-dead");
 
     let (many, at) = (node("host-a").jobs(&jobs(1_000)), unused());
-    let _many = leading(&listening(many.clone(), at));
+    let many_led = leading(&serving(many.clone(), at));
     await_records(&many, "task-0000", 3);
+    browsers.sign_in(at);
     browsers.picture("jobs-1000", &format!("http://{at}/"));
     for (name, browser) in &browsers.0 {
         let seen = "const row = document.querySelector('.attention li').getBoundingClientRect(); \
@@ -150,18 +166,29 @@ fn the_page_has_its_picture_taken() {
         let size = browser.run("return performance.getEntriesByType('navigation')[0].decodedBodySize");
         assert!(size.as_u64().is_some_and(|size| (1..=150_000).contains(&size)), "{size} bytes");
     }
+    drop(many_led);
 
     let etcd = Etcd::start(1);
     let settings = ["--etcd".to_owned(), etcd.place()];
     let host = |name: &str| Spec::new(PROGRAM, name).on_service(&settings).jobs(&jobs(9));
     let (first, second, at) = (host("host-a"), host("host-b"), unused());
     let _a = leading(&first);
-    let _b = following(&listening(second, at));
+    let _b = following(&serving(second, at));
+    let (third, fourth) = (host("host-c"), host("host-d"));
+    let _c = following(&third);
+    let d = following(&fourth);
+    assert_eq!(post(&first, &format!("/v1/nodes/{}/drain", third.name()), &json!({ "reason": "new disks" })).0, 200);
+    d.kill9();
     await_records(&first, "mail-invoices", 2);
+    browsers.sign_in(at);
     browsers.open(&format!("http://{at}/"));
+    for (_, browser) in &browsers.0 {
+        browser.await_text("#queue", |text| text.contains("missing") && text.contains("drained"));
+    }
+    browsers.take("node-missing");
     etcd.signal(0, Signal::STOP);
     for (_, browser) in &browsers.0 {
-        browser.await_text("#headline", |text| text.contains("no leader known"));
+        browser.await_text("#headline", |text| text.contains("No leader known"));
     }
     browsers.take("no-quorum");
     etcd.signal(0, Signal::CONT);
