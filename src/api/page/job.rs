@@ -104,7 +104,8 @@ impl JobPage<'_> {
                         dt { "Running" } dd.unknown { "on other nodes: not known" }
                     }
                     @if !job.running.is_empty() {
-                        dt { "Running" } dd { @for run in &job.running { a href={ "/runs/" (run) } { (run) } " " } }
+                        // What ran elsewhere when the ledger was last read may be over.
+                        dt { @if status.has_old_runs() { "Ran when last known" } @else { "Running" } } dd { @for run in &job.running { a href={ "/runs/" (run) } { (run) } " " } }
                     }
                     @for alarm in &job.alarms {
                         dt { "Alarm" } dd {
@@ -247,7 +248,11 @@ impl JobPage<'_> {
     }
 
     fn coming_row(&self, job: &Job, at: Timestamp) -> Markup {
-        let local = job.schedule().map(|schedule| schedule.local(at).strftime("%a %b %-d %H:%M:%S %Z").to_string());
+        let local = job.schedule().map(|schedule| {
+            let [at, now] = [at, self.status.at].map(|at| schedule.local(at));
+            let format = if at.date() == now.date() { "%H:%M:%S %Z" } else { "%a %b %-d %H:%M:%S %Z" };
+            at.strftime(format).to_string()
+        });
         html! {
             li {
                 span.at { (local.unwrap_or_default()) } " "
