@@ -2,6 +2,7 @@
 
 use maud::{Markup, html};
 
+use super::headline::is_idle_leader;
 use super::times::Clock;
 use super::words;
 use crate::status::{LastLeader, LedgerPart, MissingMember, NodeState, QueuedCandidate, Status, shown};
@@ -27,7 +28,7 @@ fn leader_line(status: &Status, clock: &Clock) -> Markup {
                 @if let Some(since) = status.role.term_since.filter(|_| *leader == status.node) {
                     " since " (clock.short(since))
                 }
-                @if status.is_disconnected() { ", but starts nothing without a connection" }
+                @if is_idle_leader(status) { ", but starts nothing without a connection" }
             }
             None => {
                 strong { "No leader is known" }

@@ -35,7 +35,7 @@ pub(super) struct Headline(Vec<Part>);
 impl Headline {
     pub fn of(status: &Status, clock: &Clock) -> Self {
         let mut line = Self(Vec::new());
-        let has_leader = status.role.leader_node.is_some() && !status.is_disconnected();
+        let has_leader = status.role.leader_node.is_some() && !is_idle_leader(status);
         if !has_leader {
             line.leader(status, clock);
         }
@@ -118,8 +118,8 @@ impl Headline {
 
     fn leader(&mut self, status: &Status, clock: &Clock) {
         match (&status.role.leader_node, &status.role.last_leader) {
-            (Some(leader), _) if status.is_disconnected() => {
-                self.add(Tone::Bad, format!("{leader} leads, but has lost its connection and starts nothing"));
+            (Some(leader), _) if is_idle_leader(status) => {
+                self.add(Tone::Bad, format!("leader {leader} has lost its connection and starts nothing"));
             }
             (Some(leader), _) => self.add(Tone::Plain, format!("{leader} leads")),
             (None, Some(LastLeader { node, unknown_since })) => {
@@ -201,6 +201,11 @@ impl Tone {
     }
 }
 
+/// True if this node leads and has lost its connection. Of another leader it does not know that.
+pub(super) fn is_idle_leader(status: &Status) -> bool {
+    status.is_disconnected() && status.role.leader_node.as_ref() == Some(&status.node)
+}
+
 /// True if the job's own program is at fault, as far as is known, and not an operator or a node.
 fn has_failed(job: &JobStatus) -> bool {
     job.is_failing() && job.telling_end().is_some_and(|last| last.outcome.is_failed())
@@ -257,6 +262,16 @@ mod tests {
         assert_eq!(line(&status), "No leader known · 3 jobs, not known which fail · not known what runs");
         status.jobs[0].last.as_mut().expect("it has run").outcome = Outcome::Failure;
         assert!(line(&status).contains("· at least 1 of 3 jobs failed, the rest is not known ·"), "{}", line(&status));
+    }
+
+    #[test]
+    fn only_of_itself_a_node_says_that_a_leader_has_lost_its_connection() {
+        let mut status = sample::leader();
+        status.session.as_mut().expect("it has a session").connected = false;
+        let idle = "Leader host-a has lost its connection and starts nothing · 3 jobs, none failing · 1 running";
+        assert_eq!(line(&status), idle);
+        status.node = NodeName::new("host-b");
+        assert_eq!(line(&status), "3 jobs, none failing · 1 running · host-a leads");
     }
 
     #[test]
