@@ -7,6 +7,7 @@ use super::daemon::{Behaviour, Daemon};
 use super::*;
 use crate::api::network::Files;
 use crate::status::NodeState;
+use cronkeeper_core::ledger::Last;
 use cronkeeper_core::term::NodeName;
 
 pub const TOKEN: &str = "0123456789abcdef0123456789abcdef";
@@ -113,6 +114,8 @@ async fn what_a_node_has_not_read_is_not_shown_as_nothing() {
 #[tokio::test]
 async fn what_a_slow_service_has_is_shown_later_and_holds_up_no_page() {
     let daemon = Daemon::start(Behaviour::Well).await;
+    let end = success(record("load", 60, "0x1"));
+    daemon.ledger.lasts.lock().unwrap().insert(sample::job("load"), Last::after(None, &end, end.ended_at));
     *daemon.ledger.slowness.lock().unwrap() = Duration::from_millis(200);
     let unread = async || daemon.page(get("/", "")).await.1.contains("not read yet");
     assert!(unread().await, "it has not waited");
