@@ -7,7 +7,7 @@ use super::Remark;
 use super::when::word;
 
 /// Programs that maintain the host that they run on.
-const PROGRAMS: [&str; 27] = [
+const PROGRAMS: [&str; 28] = [
     "anacron",
     "apt",
     "apt-get",
@@ -17,6 +17,7 @@ const PROGRAMS: [&str; 27] = [
     "debian-sa1",
     "dnf",
     "e2scrub_all",
+    "e2scrub_all_cron",
     "fstrim",
     "hwclock",
     "logrotate",
@@ -38,6 +39,7 @@ const PROGRAMS: [&str; 27] = [
 ];
 
 const ANACRON: &str = "anacron";
+const JOURNALCTL: &str = "journalctl";
 const OF_SYSTEMD: &str = "/run/systemd/system";
 
 /// What is to be said of an entry that maintains its host, and the program that does so, if there is one.
@@ -59,12 +61,16 @@ pub(super) fn remarks(command: &str) -> (Vec<Remark>, Option<&str>) {
             "the command asks whether its host has systemd; where it has, a timer mostly does this work, on each host",
         ));
     }
+    // It reads the journal too.
+    let is_vacuum = words.iter().any(|word| word.starts_with("--vacuum-"));
     let program = words.iter().map(|word| name_of(word)).find(|name| {
         let is_guard = is_guarded && *name == ANACRON;
-        !is_guard && PROGRAMS.contains(name)
+        !is_guard && (PROGRAMS.contains(name) || is_vacuum && *name == JOURNALCTL)
     });
     remarks.extend(program.map(|program| {
-        Remark::loss(format!("`{program}` looks like work of each host: the job runs on every host, as cron runs it"))
+        Remark::loss(format!(
+            "`{program}` probably maintains the host that it runs on: the job runs on every host, as with cron"
+        ))
     }));
     (remarks, program)
 }
@@ -125,11 +131,14 @@ mod tests {
             ("certbot -q renew", "certbot"),
             ("nice -n 19 sh -c '/sbin/fstrim -a'", "fstrim"),
             ("/usr/sbin/anacron -s", "anacron"),
+            ("/usr/lib/x86_64-linux-gnu/e2fsprogs/e2scrub_all_cron", "e2scrub_all_cron"),
+            ("journalctl --vacuum-time=7d", "journalctl"),
+            ("/bin/journalctl -q --vacuum-size 1G", "journalctl"),
         ] {
             let about = about(command);
-            assert!(about.len() == 1 && about[0].starts_with(&format!("`{program}` looks like")), "{about:?}");
+            assert!(about.len() == 1 && about[0].starts_with(&format!("`{program}` probably maintains")), "{about:?}");
         }
-        for command in ["/usr/local/bin/backup", "echo /etc/logrotate.d/x", "my-run-parts", ""] {
+        for command in ["/usr/local/bin/backup", "echo /etc/logrotate.d/x", "my-run-parts", "journalctl -u x", ""] {
             assert_eq!(about(command), [""; 0], "{command}");
         }
     }

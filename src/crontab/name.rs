@@ -1,7 +1,7 @@
 //! Job names, derived from commands: the program or script that does the work.
 //!
-//! `cd /srv && nice -n 19 /usr/bin/php /srv/app/cron.php --all` becomes `cron`: commands that only prepare or wrap the
-//! work are ignored.
+//! `cd /srv && nice -n 19 /usr/bin/php /srv/app/cron.php --all` becomes `app-cron`: commands that only prepare or wrap the
+//! work are ignored, as are the words of the shell, and a name that says nothing has its directory's before it.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -35,14 +35,21 @@ const EXAMINED: usize = 4096;
 /// Most characters of a base name, which leaves room for a number.
 const LONGEST: usize = 60;
 
-/// Commands that only prepare for the actual work.
-const PREPARING: [&str; 18] = [
-    "cd", "test", "[", "[[", "export", "set", "umask", "ulimit", "sleep", "true", ":", ".", "source", "trap", "wait",
-    "unset", "fi", "done",
+/// Commands that only prepare for the actual work, or say how it went.
+const PREPARING: [&str; 32] = [
+    "cd", "test", "[", "[[", "export", "set", "umask", "ulimit", "sleep", "true", "false", ":", ".", "source", "trap",
+    "wait", "unset", "fi", "done", "for", "case", "esac", "exit", "return", "break", "continue", "shift", "read",
+    "local", "echo", "printf", "pushd",
 ];
 
+/// Words of the shell before a command.
+const KEYWORDS: [&str; 9] = ["if", "then", "else", "elif", "do", "while", "until", "!", "time"];
+
+/// Names of scripts that say nothing without their directory.
+const COMMON: [&str; 3] = ["cron", "index", "main"];
+
 /// Programs that run another program: name, options with a value, and number of arguments before the other program.
-const WRAPPING: [(&str, &str, usize); 33] = [
+const WRAPPING: [(&str, &str, usize); 27] = [
     ("nice", "n", 0),
     ("ionice", "cnp", 0),
     ("chrt", "", 1),
@@ -56,16 +63,10 @@ const WRAPPING: [(&str, &str, usize); 33] = [
     ("nohup", "", 0),
     ("setsid", "", 0),
     ("exec", "", 0),
-    ("time", "", 0),
     ("command", "", 0),
     ("chronic", "", 0),
     ("run-one", "", 0),
     ("run-parts", "", 0),
-    ("if", "", 0),
-    ("then", "", 0),
-    ("do", "", 0),
-    ("while", "", 0),
-    ("!", "", 0),
     ("sh", "", 0),
     ("bash", "", 0),
     ("dash", "", 0),
@@ -81,11 +82,17 @@ const WRAPPING: [(&str, &str, usize); 33] = [
 fn base(command: &str) -> String {
     let end = (0..=EXAMINED.min(command.len())).rev().find(|end| command.is_char_boundary(*end)).unwrap_or(0);
     let parts = simple_commands(&command[..end]);
-    let working = |part: &&Vec<String>| !part.first().is_some_and(|word| PREPARING.contains(&word.as_str()));
-    let name = parts.iter().filter(working).find_map(|part| program_name(part, true));
-    let first = || parts.iter().filter(working).find_map(|part| name_in(part.first()?));
+    let name = working(&parts).find_map(|part| program_name(part, true));
+    let first = || working(&parts).find_map(|part| name_in(part.first()?));
     let name = name.or_else(first).or_else(|| parts.iter().flatten().find_map(|word| name_in(word)));
     name.unwrap_or_else(|| "job".to_owned())
+}
+
+/// The commands that do more than prepare for others, without the words of the shell before them.
+fn working(parts: &[Vec<String>]) -> impl Iterator<Item = &[String]> {
+    let is_keyword = |word: &&String| KEYWORDS.contains(&word.as_str());
+    let commands = parts.iter().map(move |part| &part[part.iter().take_while(is_keyword).count()..]);
+    commands.filter(|part| part.first().is_some_and(|word| !PREPARING.contains(&word.as_str())))
 }
 
 /// Splits a command line into simple commands, as words without quotes and without leading assignments.
@@ -164,8 +171,7 @@ fn program_name(words: &[String], parses_scripts: bool) -> Option<String> {
 
 fn base_of_script(script: &str) -> String {
     let parts = simple_commands(script);
-    let working = |part: &&Vec<String>| !part.first().is_some_and(|word| PREPARING.contains(&word.as_str()));
-    parts.iter().filter(working).find_map(|part| program_name(part, false)).unwrap_or_else(|| "job".to_owned())
+    working(&parts).find_map(|part| program_name(part, false)).unwrap_or_else(|| "job".to_owned())
 }
 
 fn wrapping(program: &str) -> Option<(&'static str, &'static str, usize)> {
@@ -175,8 +181,21 @@ fn wrapping(program: &str) -> Option<(&'static str, &'static str, usize)> {
     WRAPPING.iter().find(|(name, _, _)| *name == program).copied()
 }
 
-/// The last component of a path, without a script's extension, as a job name; `None` if nothing valid is left.
+/// The last component of a path, without a script's extension, as a job name; `None` if nothing valid is left. Behind that
+/// of its directory if it says nothing.
 fn name_in(word: &str) -> Option<String> {
+    let name = own_name_in(word)?;
+    let directory = || own_name_in(word.trim_end_matches('/').rsplit_once('/')?.0);
+    match COMMON.contains(&name.as_str()).then(directory).flatten() {
+        Some(directory) => {
+            let both: String = format!("{directory}-{name}").chars().take(LONGEST).collect();
+            Some(both.trim_end_matches(['.', '_', '-']).to_owned())
+        }
+        None => Some(name),
+    }
+}
+
+fn own_name_in(word: &str) -> Option<String> {
     const ENDINGS: [&str; 9] = [".sh", ".bash", ".py", ".pl", ".php", ".rb", ".js", ".cgi", ".jar"];
     let file = word.trim_end_matches('/').rsplit('/').next().unwrap_or_default();
     let stem = ENDINGS.iter().find_map(|ending| file.strip_suffix(ending)).unwrap_or(file);
@@ -199,7 +218,21 @@ mod tests {
             ("cd / && run-parts --report /etc/cron.hourly", "cron.hourly"),
             ("test -x /usr/sbin/anacron || ( cd / && run-parts --report /etc/cron.daily )", "cron.daily"),
             ("[ -x /usr/lib/php/sessionclean ] && /usr/lib/php/sessionclean", "sessionclean"),
-            ("/usr/bin/php -d memory_limit=1G -f /var/www/app/cron.php", "cron"),
+            ("/usr/bin/php -d memory_limit=1G -f /var/www/app/cron.php", "app-cron"),
+            ("curl -s https://x.example/cron.php", "curl"),
+            ("cron.php", "cron"),
+            ("/cron.php", "cron"),
+            ("[ -x /usr/lib/php/x ] && if [ ! -d /run/systemd/system ]; then /usr/lib/php/x; fi", "x"),
+            ("if [ -f /x ]; then /opt/do-it; fi", "do-it"),
+            ("if ! /opt/check; then /opt/repair; fi", "check"),
+            ("for i in 1 2; do /opt/loop $i; done", "loop"),
+            ("case \"$X\" in a) /opt/a;; esac", "a"),
+            ("cd /x || exit 1; ./all", "all"),
+            ("printf 'x' > /tmp/f; /opt/real", "real"),
+            ("sh -c 'if true; then echo x; ./load; fi'", "load"),
+            ("while read line; do /opt/one $line; done < /etc/list", "one"),
+            ("echo hi", "echo"),
+            ("if", "if"),
             ("nice -n 19 ionice -c 3 flock -n /run/lock/x /opt/report.py", "report"),
             ("timeout 10m python3 -u /opt/a b.py", "a"),
             ("FOO=bar BAZ='x y' /opt/run.pl", "run"),
