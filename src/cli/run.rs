@@ -246,6 +246,13 @@ impl Args {
         if self.node.is_in_cluster() {
             watchdog.set(self.session_timeout, &mut notifier);
         }
+        if self.node.is_in_cluster() && !node.may_have_shares() {
+            let (length, most) = (node.as_str().len(), NodeName::LONGEST_WITH_SHARES);
+            warn!(
+                "the node's name has {length} characters: with more than {most} it is given no share of jobs with `run_on: \
+                 every`; give it a shorter one with `--node` (CRONKEEPER_NODE)"
+            );
+        }
         let custody = warden.custody();
         // Without it a start that dies with this process may count as one that began.
         let left = BeginsFile::create(&state_dir)

@@ -51,7 +51,7 @@ pub struct Args {
     #[arg(long, value_name = "TIME", value_parser = scheduled_time)]
     pub scheduled_at: Option<Timestamp>,
     /// Run the job there, if its `run_on` is `any` or `every` and the node has the labels of `run_where`; may be repeated
-    #[arg(long, value_name = "NODE", value_parser = NodeName::parse)]
+    #[arg(long, value_name = "NODE", value_parser = node)]
     pub on: Vec<NodeName>,
     /// Show the run's output until it ends, and exit with the job's exit code; if each node has its share of the run, show
     /// one after the other, and exit with the worst code
@@ -71,6 +71,16 @@ fn variable(text: &str) -> Result<(String, String), String> {
         _ => Err("expected a variable and its value, such as `DAY=2026-11-20`".to_owned()),
     }
 }
+/// One node of `--on`.
+fn node(text: &str) -> Result<NodeName, String> {
+    match NodeName::parse(text) {
+        Err(_) if text.contains([',', ' ']) => {
+            Err("expected the name of one node; repeat `--on` for each further one".to_owned())
+        }
+        node => node,
+    }
+}
+
 
 /// A time on the command line in whole seconds. How long ago it was is counted from the last full second.
 fn scheduled_time(text: &str) -> Result<Timestamp, String> {
@@ -272,6 +282,13 @@ mod tests {
             tail: String::new(),
             earlier_attempts: Vec::new(),
         }
+    }
+
+    #[test]
+    fn several_nodes_are_named_one_by_one() {
+        assert_eq!(node("host-a"), Ok(NodeName::new("host-a")));
+        assert!(node("host-a,host-b").unwrap_err().ends_with("repeat `--on` for each further one"));
+        assert!(node("host/a").unwrap_err().starts_with("`host/a` is not a node name: "));
     }
 
     #[test]

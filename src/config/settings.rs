@@ -184,7 +184,13 @@ impl<'a> ValueChecker<'a> {
         for (index, text) in texts.iter().enumerate() {
             match values::requirement(text) {
                 Ok(requirement) if found.contains(&requirement) => {}
-                Ok(requirement) => found.push(requirement),
+                Ok(requirement) => match found.iter().find(|other| requirement.contradicts(other)) {
+                    Some(other) => {
+                        let why = format!("no node can meet both `{other}` and `{requirement}`; leave one of them out");
+                        self.fault(self.item_position(key, index), key, why);
+                    }
+                    None => found.push(requirement),
+                },
                 Err(why) => self.fault(self.item_position(key, index), key, why),
             }
         }

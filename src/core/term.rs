@@ -37,6 +37,14 @@ impl NodeName {
         Ok(Self(name.to_owned()))
     }
 
+    /// True if a node with this name can be given shares of jobs on every node, whose runs have its name in theirs.
+    pub fn may_have_shares(&self) -> bool {
+        self.0.len() <= Self::LONGEST_WITH_SHARES
+    }
+
+    /// Most characters of the name of a node that is given shares.
+    pub const LONGEST_WITH_SHARES: usize = 64;
+
     /// True if a name may contain this character.
     pub fn may_contain(c: char) -> bool {
         c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-')

@@ -181,7 +181,10 @@ impl NodeStatus {
         let draining = self.draining.then(|| "shutting down".to_owned());
         let suspect = self.suspect.then(|| "accepts nothing in time".to_owned());
         let other = (self.same_jobs == Some(false)).then(|| "another jobs file".to_owned());
-        let all = [gone, drained, never_leads, draining, suspect, other];
+        let most = NodeName::LONGEST_WITH_SHARES;
+        let long_name = (!self.node.may_have_shares())
+            .then(|| format!("no jobs with `run_on: every`: its name has more than {most} characters"));
+        let all = [gone, drained, never_leads, draining, suspect, other, long_name];
         all.into_iter().flatten().collect::<Vec<_>>().join(", ")
     }
 
@@ -264,3 +267,8 @@ mod tests {
         assert_eq!(nodes[0].labels_in_words(), "gpu,zone=eu");
     }
 }
+        let long_name = NodeStatus { node: NodeName::new("n".repeat(65)), suspect: false, ..nodes[0].clone() };
+        let note = "no jobs with `run_on: every`: its name has more than 64 characters";
+        assert_eq!(long_name.notes(|at| at.to_string()), note);
+        let short_name = NodeStatus { node: NodeName::new("n".repeat(64)), ..long_name };
+        assert_eq!(short_name.notes(|at| at.to_string()), "");

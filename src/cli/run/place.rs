@@ -14,15 +14,25 @@ pub(super) struct PlaceArgs {
     labels: Vec<Label>,
     /// Share of this node in what is spread over nodes, in proportion to those of the others; 0: nothing is spread to it
     /// [default: the number of its processors]
-    #[arg(long, value_name = "N", env = "CRONKEEPER_WEIGHT", value_parser = clap::value_parser!(u32).range(..=MOST_WEIGHT))]
+    #[arg(long, value_name = "N", env = "CRONKEEPER_WEIGHT", value_parser = weight)]
     weight: Option<u32>,
 }
 
 /// The greatest weight of a node.
-const MOST_WEIGHT: i64 = 1_000_000;
+const MOST_WEIGHT: u32 = 1_000_000;
 
 fn label(text: &str) -> Result<Label, BadLabel> {
     Label::parse_own(text.trim())
+}
+
+fn weight(text: &str) -> Result<u32, String> {
+    let weight = text.trim().parse().ok().filter(|weight| *weight <= MOST_WEIGHT);
+    weight.ok_or_else(|| {
+        format!(
+            "expected a whole number from 0 to {MOST_WEIGHT}, such as the number of processors; 0: only jobs with `run_on: \
+             every` run there"
+        )
+    })
 }
 
 impl PlaceArgs {
@@ -76,7 +86,9 @@ mod tests {
         let many: Vec<String> = (0..33).map(|n| format!("l{n}")).collect();
         for (line, why) in [
             (["--label", "GPU!"], "`GPU!` is not a label"),
-            (["--label", "gpu,,db"], "`` is not a label"),
+            (["--label", "gpu,,db"], "a label is empty: expected NAME or NAME=VALUE"),
+            (["--label", "!old"], "`!old`: a node has a label or not"),
+            (["--weight", "much"], "expected a whole number from 0 to 1000000"),
             (["--label", "node=host-b"], "the label `node` cannot be given: it is the node's name"),
             (["--weight", "-1"], "-1"),
             (["--weight", "4000000000"], "1000000"),

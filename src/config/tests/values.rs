@@ -522,6 +522,10 @@ fn what_a_node_cannot_be_is_an_error_at_its_place() {
         ("run_on: any\nrun_where: \"GPU \"", format!("j:6:16: job `a`: `run_where`: `GPU ` {form}{list}")),
         ("run_on: any\nrun_where: \"gpu,db\"", format!("j:6:16: job `a`: `run_where`: `gpu,db` {form}{list}")),
         ("run_on: any\nrun_where: [gpu, zone=]", format!("j:6:22: job `a`: `run_where`: `zone=` {form}")),
+        (
+            "run_on: any\nrun_where: [gpu, zone=eu, \"!gpu\"]",
+            "j:6:31: job `a`: `run_where`: no node can meet both `gpu` and `!gpu`; leave one of them out".to_owned(),
+        ),
         ("run_on: any\nrun_where: [\"!!old\"]", format!("j:6:17: job `a`: `run_where`: `!old` {form}")),
     ] {
         same(&reported_for_keys(keys), &message);

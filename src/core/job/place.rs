@@ -67,6 +67,12 @@ pub enum BadLabel {
          beginning with a letter or digit", short(.0, 2 * LONGEST)
     )]
     Form(String),
+    /// Between two commas, or none at all.
+    #[error("a label is empty: expected NAME or NAME=VALUE, such as `gpu` or `zone=eu`")]
+    Empty,
+    /// It is for jobs only.
+    #[error("`{}`: a node has a label or not; `!` is for the `run_where` of a job that must not run there", short(.0, 2 * LONGEST))]
+    Excluded(String),
     /// Every node has it with its own name as the value.
     #[error("the label `{NODE}` cannot be given: it is the node's name")]
     Node,
@@ -83,6 +89,7 @@ impl Label {
         let is_good = is_word(name) && value.is_none_or(is_value);
         match is_good {
             true => Ok(Self { name: name.to_owned(), value: value.map(str::to_owned) }),
+            false if text.is_empty() => Err(BadLabel::Empty),
             false => Err(BadLabel::Form(text.to_owned())),
         }
     }
@@ -92,6 +99,9 @@ impl Label {
     /// # Errors
     /// If the text is not a label, or names the node.
     pub fn parse_own(text: &str) -> Result<Self, BadLabel> {
+        if text.starts_with('!') {
+            return Err(BadLabel::Excluded(text.to_owned()));
+        }
         Self::parse(text).and_then(|label| if label.name == NODE { Err(BadLabel::Node) } else { Ok(label) })
     }
 
@@ -155,6 +165,25 @@ impl Requirement {
     /// What a node must be: `with gpu`, or `without old`.
     pub fn in_words(&self) -> String {
         format!("{} {}", if self.is_excluded { "without" } else { "with" }, self.label)
+    }
+
+    /// True if no node can meet both: one asks for a label that the other excludes, or each for another name of the node.
+    pub fn contradicts(&self, other: &Self) -> bool {
+        match (self.is_excluded, other.is_excluded) {
+            (false, true) => other.excludes(&self.label),
+            (true, false) => self.excludes(&other.label),
+            (false, false) => {
+                let asks = |it: &Self| it.label.value.clone().filter(|_| it.label.name == NODE);
+                asks(self).zip(asks(other)).is_some_and(|(one, another)| one != another)
+            }
+            (true, true) => false,
+        }
+    }
+
+    /// True if it excludes each node that has this label. A name without a value excludes any value.
+    fn excludes(&self, label: &Label) -> bool {
+        self.label.name == label.name
+            && self.label.value.as_ref().is_none_or(|value| label.value.as_ref() == Some(value))
     }
 
     /// True if a node with this name and these labels meets it. A name without a value fits any value.
@@ -227,14 +256,45 @@ mod tests {
     }
 
     #[test]
+    fn parts_that_no_node_meets_together_contradict_each_other() {
+        let contradict = |one: &str, other: &str| {
+            let [one, other] = [one, other].map(|text| Requirement::parse(text).unwrap());
+            assert_eq!(one.contradicts(&other), other.contradicts(&one));
+            one.contradicts(&other)
+        };
+        for (one, other) in [
+            ("gpu", "!gpu"),
+            ("zone=eu", "!zone"),
+            ("zone=eu", "!zone=eu"),
+            ("node=a", "node=b"),
+            ("node=a", "!node=a"),
+        ] {
+            assert!(contradict(one, other), "{one} {other}");
+        }
+        // A node may have several values of a label.
+        for (one, other) in [
+            ("gpu", "!old"),
+            ("zone", "!zone=eu"),
+            ("zone=eu", "zone=us"),
+            ("!a", "!b"),
+            ("node=a", "!node=b"),
+            ("a", "a"),
+        ] {
+            assert!(!contradict(one, other), "{one} {other}");
+        }
+    }
+
+    #[test]
     fn a_label_is_a_name_or_a_name_with_a_value() {
         for good in ["gpu", "zone=eu-west.1", "a", "0=0", "node=_x", &"x".repeat(63)] {
             assert_eq!(Label::parse(good).unwrap().to_string(), good);
         }
-        for bad in ["", "=", "gpu ", "gpu=", "=eu", "!gpu", "a=b=c", "-a", "a/b", "ä", &"x".repeat(64)] {
+        for bad in ["=", "gpu ", "gpu=", "=eu", "!gpu", "a=b=c", "-a", "a/b", "ä", &"x".repeat(64)] {
             assert_eq!(Label::parse(bad), Err(BadLabel::Form(bad.to_owned())), "{bad}");
         }
+        assert_eq!(Label::parse(""), Err(BadLabel::Empty));
         assert_eq!(Label::parse_own("node=host-a"), Err(BadLabel::Node));
+        assert_eq!(Label::parse_own("!old"), Err(BadLabel::Excluded("!old".into())));
         assert_eq!(run_where(&["gpu", "!zone=eu"]).to_string(), "gpu, !zone=eu");
     }
 }
