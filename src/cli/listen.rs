@@ -8,13 +8,14 @@ use super::Error;
 use crate::api::network::{Files, HostName, Network, TlsFiles};
 use crate::api::peers::Peers;
 use crate::option_file::OptionFile;
+use cronkeeper_core::escape::short;
 use cronkeeper_core::term::NodeName;
 
 #[derive(Clone, Debug, Default, clap::Args)]
 #[group(id = "listening", multiple = true)]
 pub struct Args {
     /// Also serve the API and the page on this TCP address, read-only without the token
-    #[arg(long, value_name = "ADDR:PORT", env = "CRONKEEPER_LISTEN")]
+    #[arg(long, value_name = "ADDR:PORT", env = "CRONKEEPER_LISTEN", value_parser = address)]
     listen: Option<SocketAddr>,
     /// Further host names of the --listen address, comma-separated. Requests whose `Host` is neither one of them, nor
     /// the address itself, nor localhost are refused
@@ -38,6 +39,35 @@ pub struct Args {
     /// certificates in --listen-cert]
     #[arg(long, value_name = "FILE", env = "CRONKEEPER_PEER_CA", requires = "listen")]
     peer_ca: Option<PathBuf>,
+}
+
+/// An address to listen on: of this host, or without one all of it.
+fn address(text: &str) -> Result<SocketAddr, String> {
+    let (host, port) = text.rsplit_once(':').unwrap_or(("", text));
+    let is_port = port.parse::<u16>().is_ok();
+    let ip = match host {
+        _ if !is_port => {
+            return Err(format!(
+                "`{}` has no valid port: expected ADDR:PORT, such as `127.0.0.1:7475`",
+                short(text, 60)
+            ));
+        }
+        "" if text.starts_with(':') => "0.0.0.0",
+        "" => {
+            return Err(format!(
+                "write `:{port}` for all addresses of this host, or `127.0.0.1:{port}` for local clients"
+            ));
+        }
+        "localhost" => "127.0.0.1",
+        host => host,
+    };
+    let unknown = || {
+        let named = short(host, 60);
+        format!(
+            "`{named}` is not an address: write one of this host's, such as `10.0.0.5:{port}`, and its name in `--listen-host`"
+        )
+    };
+    format!("{ip}:{port}").parse().map_err(|_| unknown())
 }
 
 impl Args {
@@ -67,4 +97,32 @@ impl Args {
 
 fn given(option: &'static str, path: Option<&PathBuf>) -> Option<OptionFile> {
     path.map(|path| OptionFile::given(option, path.clone()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_may_leave_the_host_out_or_call_it_localhost() {
+        for (text, expected) in [
+            (":7475", "0.0.0.0:7475"),
+            ("localhost:7475", "127.0.0.1:7475"),
+            ("10.0.0.5:7475", "10.0.0.5:7475"),
+            ("[::1]:0", "[::1]:0"),
+        ] {
+            assert_eq!(address(text).map(|address| address.to_string()).as_deref(), Ok(expected));
+        }
+        for (text, why) in [
+            ("7475", "write `:7475` for all addresses"),
+            ("10.0.0.5", "`10.0.0.5` has no valid port"),
+            ("10.0.0.5:99999", "`10.0.0.5:99999` has no valid port"),
+            ("host-a:7475", "`host-a` is not an address: write one of this host's"),
+            ("::1:7475", "`::1` is not an address"),
+            ("", "`` has no valid port"),
+        ] {
+            let error = address(text).unwrap_err();
+            assert!(error.starts_with(why), "{text}: {error}");
+        }
+    }
 }
