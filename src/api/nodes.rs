@@ -368,7 +368,7 @@ impl ApiState {
 }
 
 /// Says that the cluster does not know a node, and which one may be meant.
-pub(super) fn no_such_node<'n>(node: &NodeName, known: impl Iterator<Item = &'n NodeName>) -> String {
+pub fn no_such_node<'n>(node: &NodeName, known: impl Iterator<Item = &'n NodeName>) -> String {
     format!("the cluster knows no node `{node}`{}", did_you_mean(nearest(node.as_str(), known.map(NodeName::as_str))))
 }
 

@@ -12,6 +12,8 @@ use self::pages::Pages;
 use self::show::Gap;
 use super::ask::{AskFailure, ClientArgs};
 use super::{Exit, Io, json};
+use crate::api::nodes::no_such_node;
+use crate::status::Status;
 use cronkeeper_core::clock::system;
 use cronkeeper_core::job::JobName;
 use cronkeeper_core::ledger::Filter;
@@ -89,9 +91,10 @@ impl HistoryArgs {
         if self.csv {
             writeln!(io.out, "{}", csv::HEADING)?;
         }
-        let mut records = Vec::new();
+        let (mut records, mut count) = (Vec::new(), 0);
         let mut pages = Pages::new(&client, self.filter(), self.number as usize, self.local);
         while let Some(mut page) = pages.next_page()? {
+            count += page.len();
             match (self.csv, self.json) {
                 (true, _) => page.iter().try_for_each(|record| csv::write(record, io.out))?,
                 (_, true) => page.iter().try_for_each(|record| json::line(record, io.out))?,
@@ -106,6 +109,14 @@ impl HistoryArgs {
         io.out.flush()?;
         lacks.write(io.err)?;
         let is_question = self.filter().is_restricted();
+        if let Some(node) = self.node.as_ref().filter(|_| count == 0) {
+            let known = client.get::<Status>("/v1/status").map(|status| status.known_nodes());
+            if let Some(known) = known.ok().filter(|known| !known.contains(node)) {
+                let why = no_such_node(node, known.iter());
+                writeln!(io.err, "cronkeeper: {why}, and the history has nothing of it")?;
+                return Ok(Exit::Failed);
+            }
+        }
         Ok(if is_question && gap.is_some() { Exit::Failed } else { Exit::Fine })
     }
 }

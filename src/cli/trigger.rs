@@ -219,7 +219,8 @@ fn conclude(record: &HistoryEntry, io: &mut Io<'_>) -> Result<Exit, Error> {
                 let detail =
                     run.detail.as_deref().map(|detail| format!(": {}", escape::plain(detail))).unwrap_or_default();
                 let by = run.killed_by.as_deref().map(|by| format!(", by {}", escape::plain(by))).unwrap_or_default();
-                writeln!(io.err, "cronkeeper: run `{}` on {}: {ending}{by}{detail}", run.run, run.node)?;
+                let node = record.about();
+                writeln!(io.err, "cronkeeper: run `{}` on {node}: {ending}{by}{detail}", run.run)?;
             }
             Ok(exit_of(run))
         }

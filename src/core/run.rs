@@ -163,6 +163,11 @@ pub enum RunState {
 }
 
 impl RunState {
+    /// True if the attempt has, or may have, a process.
+    pub fn has_process(self) -> bool {
+        matches!(self, Self::Running | Self::CutOff)
+    }
+
     /// True if its owner has released it for another attempt.
     pub fn is_released(self) -> bool {
         matches!(self, Self::Retrying | Self::Unstarted)
@@ -550,11 +555,13 @@ impl HistoryRecord {
         }
     }
 
-    /// The node that it is about: that of the run, or of the share that was skipped, else the one that decided to skip.
+    /// The node that it is about: that of the share, or of the run, else the one that decided to skip. A share that ended
+    /// before its node had it is the leader's.
     pub fn about(&self) -> &NodeName {
         match self {
             Self::Skip(Skip { on: Some(node), .. }) => node,
-            Self::Run(_) | Self::Skip(_) => self.node(),
+            Self::Run(end) => end.run.on.as_ref().unwrap_or(&end.run.owner.node),
+            Self::Skip(_) => self.node(),
         }
     }
 

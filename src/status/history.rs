@@ -51,7 +51,7 @@ pub struct EndedRun {
     pub attempt: u32,
     /// When the last attempt began.
     pub begun_at: Timestamp,
-    /// When the last attempt's process started; absent if none did, or nobody saw its end.
+    /// When the last attempt's process started; absent if none did. If nobody saw its end, when it was begun.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_at: Option<Timestamp>,
     /// When the run ended, or was settled.
@@ -170,12 +170,14 @@ impl HistoryEntry {
         }
     }
 
-    /// The node that it is about: that of the run, or of the share that was skipped, else the one that decided to skip.
+    /// The node that it is about: that of the share, or of the run, else the one that decided to skip. A share that ended
+    /// before its node had it is the leader's.
     pub fn about(&self) -> &NodeName {
-        match self {
-            Self::Skip(skip) => skip.run.node().unwrap_or(&skip.node),
-            Self::Run(run) => &run.node,
-        }
+        let run = match self {
+            Self::Run(run) => &run.run,
+            Self::Skip(skip) => &skip.run,
+        };
+        run.node().unwrap_or_else(|| self.node())
     }
 
     /// True if the filter wants it.
@@ -237,7 +239,11 @@ impl From<RunEnd> for EndedRun {
 
 /// An occurrence is begun shortly before its time, so its record does not tell when the process started.
 fn started_at(end: &RunEnd) -> Option<Timestamp> {
-    end.ended_at.checked_sub(Duration::from_millis(end.duration_ms?)).ok()
+    let is_lost = end.reason == Some(Reason::NodeDied) || end.outcome == Outcome::Abandoned;
+    match end.duration_ms {
+        Some(duration) => end.ended_at.checked_sub(Duration::from_millis(duration)).ok(),
+        None => (is_lost && end.run.state.has_process()).then(|| end.run.begun_at.max(end.run.scheduled_at)),
+    }
 }
 
 impl From<Skip> for Skipped {
@@ -256,5 +262,43 @@ impl From<Skip> for Skipped {
             token: skip.token,
             decided_at: skip.decided_at,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::test_records::record;
+    use cronkeeper_core::run::RunState;
+
+    fn lost(state: RunState, outcome: Outcome, reason: Option<Reason>) -> Option<Timestamp> {
+        let mut run = record("load", 60, "s");
+        (run.state, run.begun_at) = (state, run.scheduled_at + Duration::from_millis(5));
+        let end = RunEnd::unseen(&run, outcome, reason, run.scheduled_at + Duration::from_secs(60));
+        EndedRun::from(end).started_at
+    }
+
+    #[test]
+    fn a_run_that_was_lost_had_started_when_it_was_begun() {
+        let begun = Some(record("load", 60, "s").scheduled_at + Duration::from_millis(5));
+        let died = Some(Reason::NodeDied);
+        assert_eq!(lost(RunState::Running, Outcome::Interrupted, died), begun);
+        assert_eq!(lost(RunState::CutOff, Outcome::Interrupted, died), begun);
+        assert_eq!(lost(RunState::CutOff, Outcome::Abandoned, None), begun);
+        assert_eq!(lost(RunState::Unstarted, Outcome::Interrupted, died), None, "it had no process");
+        assert_eq!(lost(RunState::Running, Outcome::Failure, Some(Reason::NotFound)), None);
+        assert_eq!(lost(RunState::Queued, Outcome::Killed, Some(Reason::Operator)), None);
+    }
+
+    #[test]
+    fn a_share_is_about_its_node_also_if_that_never_had_it() {
+        let mut run = record("load", 60, "s");
+        (run.on, run.state) = (Some(NodeName::new("host-c")), RunState::Queued);
+        let end = RunEnd::unseen(&run, Outcome::Killed, Some(Reason::Operator), run.scheduled_at);
+        let record = HistoryRecord::Run(end);
+        assert_eq!(record.about(), &NodeName::new("host-c"));
+        let entry = HistoryEntry::from(record.clone());
+        assert_eq!((entry.about(), entry.node()), (record.about(), record.node()), "its owner is the leader");
+        assert_ne!(entry.about(), entry.node());
     }
 }

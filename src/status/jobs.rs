@@ -136,6 +136,13 @@ pub struct LastRun {
     pub reported_at: Option<Uptime>,
 }
 
+impl LastRun {
+    /// The node that it is about: a share that ended before its node had it was the leader's.
+    pub fn place(&self) -> &NodeName {
+        self.run.node().unwrap_or(&self.node)
+    }
+}
+
 /// How the newest share of each node ended, since the newest occurrence.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
@@ -189,8 +196,8 @@ impl SharesStatus {
     /// `host-c`, or `host-b and 2 more`: the nodes that this is about, those that failed or else all.
     pub fn nodes_in_words(&self) -> String {
         match (self.worst(), self.failures()) {
-            (Some(worst), 1) => worst.node.to_string(),
-            (Some(worst), count) => format!("{} and {} more", worst.node, count - 1),
+            (Some(worst), 1) => worst.place().to_string(),
+            (Some(worst), count) => format!("{} and {} more", worst.place(), count - 1),
             (None, _) => counted(self.ok.len(), "node"),
         }
     }

@@ -1,6 +1,6 @@
 //! What a status says of each node as a place to run jobs.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -111,6 +111,14 @@ impl Status {
         }
         let load = |node| loads.get(node).copied().unwrap_or_default();
         self.places.iter().map(|(node, place)| self.node_status(node, place, leader, load(node))).collect()
+    }
+
+    /// All nodes of which this node knows.
+    pub fn known_nodes(&self) -> BTreeSet<NodeName> {
+        let members = self.members.iter().map(|member| &member.node);
+        let missing = self.missing.iter().map(|missing| &missing.node);
+        let others = members.chain(missing).chain(self.drained.keys()).chain(self.places.keys());
+        others.chain([&self.node]).cloned().collect()
     }
 
     /// The node that a run waits for, and why that does not take it: `host-c: away since …`, `a node: no node has gpu (…)`.

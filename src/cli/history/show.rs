@@ -58,7 +58,7 @@ fn cells(record: &HistoryEntry) -> [String; 8] {
             stamp(run.scheduled_at),
             started(run),
             run.duration_ms.map_or_else(unknown, took),
-            run.node.to_string(),
+            record.about().to_string(),
             run.run.to_string(),
             run.attempt.to_string(),
             outcome(run),

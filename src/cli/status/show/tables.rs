@@ -183,7 +183,7 @@ pub(super) fn jobs(status: &Status) -> Table {
                 let ago = format!("{} ago", span(last.at, status.at));
                 match &job.shares {
                     Some(shares) => (format!("{outcome}; {}", shares.in_words()), shares.nodes_in_words(), ago),
-                    None => (outcome, last.node.to_string(), ago),
+                    None => (outcome, last.place().to_string(), ago),
                 }
             }
             None if status.knows(LedgerPart::Ends) => ("-".into(), "-".into(), "-".into()),
