@@ -9,6 +9,7 @@ use std::time::Duration;
 use axum::Json;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
+use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, timeout};
@@ -168,12 +169,10 @@ impl ApiState {
     ) -> Result<Drained, RefusedRequest> {
         let until = Instant::now() + TIMEOUT;
         let queue = self.require_node(&node).await?;
-        // Who drains a node once more does not take the reason back that it was drained for.
-        let known = || queue.drained.get(&node).and_then(|before| before.reason.clone());
-        let reason = limited_reason(reason)?.or_else(known);
-        let drain = Drain { by, at: whole_second(system::now().wall), reason };
+        let now = whole_second(system::now().wall);
+        let drain = drain_after(queue.drained.get(&node), by.clone(), now, limited_reason(reason)?);
         let replaced = self.recorded(self.sources.operator.drain(node.clone(), drain.clone())).await?;
-        let (by, reason) = (&drain.by, drain.reason.as_deref());
+        let reason = drain.reason.as_deref();
         let request = "drain";
         info!(target: TARGET, event = REQUESTED, request, to = %node, by, reason, "{by} drained {node}");
         let is_out = |queue: &Queue| !queue.candidates.iter().any(|queued| queued.node.as_ref() == Some(&node));
@@ -376,6 +375,15 @@ fn first(queue: &Queue) -> Option<&Candidate> {
     queue.candidates.first()
 }
 
+/// The drain of a node that may be drained already: since then, and without a new reason as it is.
+fn drain_after(before: Option<&Drain>, by: String, now: Timestamp, reason: Option<String>) -> Drain {
+    match (before, reason) {
+        (Some(before), None) => before.clone(),
+        (Some(before), reason) => Drain { by, at: before.at, reason },
+        (None, reason) => Drain { by, at: now, reason },
+    }
+}
+
 /// The answer of this node's loop to a handover.
 enum Answer {
     /// The node with this candidate resigned.
@@ -442,8 +450,7 @@ fn refusal(to: Option<&str>, reason: &str) -> String {
 }
 
 fn late(leader: &NodeName) -> RefusedRequest {
-    let error =
-        format!("{leader} did not resign within {} s; its log tells why, or it will do so later", TIMEOUT.as_secs());
+    let error = format!("{leader} did not resign within {} s: see its log, or it will do so later", TIMEOUT.as_secs());
     RefusedRequest::new(StatusCode::GATEWAY_TIMEOUT, error)
 }
 
@@ -465,6 +472,17 @@ mod tests {
         assert_eq!(refusal(Some("host-b"), &refused), "no handover to host-b so far: it is not in the queue");
         let refused = conflict(None, &TransferError::NotLeading).error;
         assert_eq!(refusal(None, &refused), "no handover so far: this node does not lead");
+    }
+
+    #[test]
+    fn who_drains_a_node_once_more_changes_nothing_but_what_is_new() {
+        let (first, later) = (sample::at("2026-11-20T02:00:00Z"), sample::at("2026-11-20T03:00:00Z"));
+        let of = |by: &str, at, reason: &str| Drain { by: by.into(), at, reason: Some(reason.into()) };
+        let before = of("alice", first, "disks");
+        assert_eq!(drain_after(None, "bob".into(), later, Some("disks".into())), of("bob", later, "disks"));
+        assert_eq!(drain_after(Some(&before), "bob".into(), later, None), before);
+        let renamed = drain_after(Some(&before), "bob".into(), later, Some("fans".into()));
+        assert_eq!(renamed, of("bob", first, "fans"), "it is drained since then");
     }
 
     #[test]

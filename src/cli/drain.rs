@@ -7,7 +7,7 @@ use crate::api::client::Client;
 use crate::api::nodes::{DrainBody, Drained, UndrainBody, Undrained};
 use crate::status::{Status, drain_in_words, former_drain_in_words};
 use cronkeeper_core::escape;
-use cronkeeper_core::run::RunState;
+use cronkeeper_core::run::Drain;
 use cronkeeper_core::suggest::counted;
 use cronkeeper_core::term::NodeName;
 
@@ -54,9 +54,8 @@ pub fn drain(args: &DrainArgs, io: &mut Io<'_>) -> Result<(), AskFailure> {
     let request = DrainBody { reason: args.reason.clone() };
     let Drained { node, drained, replaced, mut is_out } = client.post(&format!("/v1/nodes/{node}/drain"), &request)?;
     if !args.json {
-        writeln!(io.out, "{}", escape::plain(&drain_in_words(&node, &drained)))?;
-        if let Some(replaced) = &replaced {
-            writeln!(io.out, "before, {}", escape::plain(&former_drain_in_words(&node, replaced)))?;
+        for line in said(&node, &drained, replaced.as_ref()) {
+            writeln!(io.out, "{}", escape::plain(&line))?;
         }
         io.out.flush()?;
     }
@@ -103,6 +102,16 @@ pub fn undrain(args: &UndrainArgs, io: &mut Io<'_>) -> Result<(), AskFailure> {
     Ok(())
 }
 
+/// Who drained the node, since when and why, and what that has changed.
+fn said(node: &NodeName, drained: &Drain, replaced: Option<&Drain>) -> Vec<String> {
+    let now = drain_in_words(node, drained);
+    match replaced {
+        None => vec![now],
+        Some(replaced) if replaced == drained => vec![format!("{now}; nothing has changed")],
+        Some(replaced) => vec![now, format!("before that, {}", former_drain_in_words(node, replaced))],
+    }
+}
+
 /// The node that the operator named, else the one that answers.
 fn named_or_asked(client: &Client, named: Option<&NodeName>) -> Result<NodeName, AskFailure> {
     match named {
@@ -116,8 +125,7 @@ fn in_flight(status: &Status, node: &NodeName) -> Option<String> {
     if status.queue.iter().any(|queued| queued.node.as_ref() == Some(node)) {
         return Some(format!("{node} to leave the queue"));
     }
-    let is_there = |state| matches!(state, RunState::Running | RunState::CutOff);
-    let runs = status.runs.iter().filter(|run| run.node == *node && is_there(run.state) && run.ended.is_none());
+    let runs = status.runs.iter().filter(|run| run.node == *node && run.state.has_process() && run.ended.is_none());
     let runs: Vec<_> = runs.map(|run| &run.run).collect();
     (!runs.is_empty()).then(|| format!("{} on {node}: {}", counted(runs.len(), "run"), wait::listed(&runs)))
 }
@@ -131,6 +139,19 @@ fn out_of_queue(status: &Status, node: &NodeName) -> Option<String> {
 mod tests {
     use super::*;
     use crate::status::sample;
+    use cronkeeper_core::run::RunState;
+
+    #[test]
+    fn a_drain_of_a_drained_node_says_what_was_before_unless_that_is_the_same() {
+        let node = NodeName::new("host-a");
+        let at = sample::at("2026-11-20T02:00:00Z");
+        let of = |reason: &str| Drain { by: "alice".into(), at, reason: Some(reason.into()) };
+        let disks = "host-a is drained by alice, since 2026-11-20T02:00:00Z: disks";
+        assert_eq!(said(&node, &of("disks"), None), [disks]);
+        assert_eq!(said(&node, &of("disks"), Some(&of("disks"))), [format!("{disks}; nothing has changed")]);
+        let fans = "before that, host-a was drained by alice, since 2026-11-20T02:00:00Z: fans";
+        assert_eq!(said(&node, &of("disks"), Some(&of("fans"))), [disks, fans]);
+    }
 
     #[test]
     fn a_drained_node_is_awaited_until_it_is_out_of_the_queue_and_has_no_run() {
