@@ -269,12 +269,26 @@ pub struct MissingMember {
     /// When it was last seen alive: it went between the two.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_seen: Option<Timestamp>,
+    /// Runs could be placed there: the cluster has a record of it as a place until it is forgotten.
+    #[serde(skip)]
+    pub was_place: bool,
 }
 
 /// Between the last look at a node that was alive and the first at which it was gone, if they are close together.
 const CLOSE: SignedDuration = SignedDuration::from_secs(2);
 
 impl MissingMember {
+    /// A node that is gone since, and what was known of it.
+    pub fn of(member: Member, gone_since: Timestamp, last_seen: Option<Timestamp>) -> Self {
+        let Member { node, host, published, .. } = member;
+        Self { node, host, gone_since, last_seen, was_place: published.places > 0 }
+    }
+
+    /// True if it was forgotten: it has no place among these any more.
+    pub fn is_forgotten(&self, places: &BTreeMap<NodeName, Place>) -> bool {
+        self.was_place && !places.contains_key(&self.node)
+    }
+
     /// True if it may have gone well before that was noticed.
     pub fn is_vague(&self) -> bool {
         self.last_seen.is_some_and(|last_seen| self.gone_since.duration_since(last_seen) > CLOSE)

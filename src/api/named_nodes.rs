@@ -3,14 +3,17 @@
 //! The leader judges them again, by its own jobs file, when it gives each node its share.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::time::Duration;
 
 use axum::http::StatusCode;
+use jiff::Timestamp;
 
 use super::nodes::no_such_node;
 use super::{ApiState, RefusedRequest};
 use crate::status::{Status, away_since, drain_in_words};
-use cronkeeper_core::election::Queue;
+use cronkeeper_core::clock::{later, stamp};
+use cronkeeper_core::election::{Place, Queue};
+use cronkeeper_core::engine::unplaceable;
 use cronkeeper_core::job::{Job, JobName, RunOn};
 use cronkeeper_core::term::NodeName;
 
@@ -45,7 +48,7 @@ impl ApiState {
         named: BTreeSet<NodeName>,
     ) -> Result<(BTreeSet<NodeName>, Vec<String>), RefusedRequest> {
         if named.is_empty() {
-            return Ok((named, Vec::new()));
+            return Ok((named, self.obstacles(job).await));
         }
         let refused = |why: NotThere| RefusedRequest::new(why.code(), why.to_string());
         let set = self.sources.jobs.borrow().clone();
@@ -69,11 +72,67 @@ impl ApiState {
         }
         let queue = self.read_queue().await?;
         named.iter().try_for_each(|node| check(job, node, &queue)).map_err(refused)?;
-        let status: Arc<Status> = Arc::clone(&self.sources.status.borrow());
-        let notes = named.iter().filter_map(|node| note(node, &queue, &status)).collect();
+        let status = self.status_with(&queue);
+        let until = until(job, status.at);
+        let notes = named.iter().filter_map(|node| note(node, &status, &until)).collect();
         Ok((named, notes))
     }
+
+    /// What keeps a run of the job from starting now, of which nobody has said where it is to run. What cannot be read
+    /// does not keep it from being triggered.
+    async fn obstacles(&self, job: &JobName) -> Vec<String> {
+        let set = self.sources.jobs.borrow().clone();
+        let is_solo = self.sources.status.borrow().backend == SOLO;
+        let Some(job) = set.jobs.get(job).filter(|job| job.run_on != RunOn::Leader && !is_solo) else {
+            return Vec::new();
+        };
+        match self.read_queue().await {
+            Ok(queue) => obstacles(job, &self.status_with(&queue)),
+            Err(_) => Vec::new(),
+        }
+    }
+
+    fn status_with(&self, queue: &Queue) -> Status {
+        let mut status = self.sources.status_now();
+        status.put_queue(queue);
+        status
+    }
 }
+
+/// What keeps the nodes from a run of this job, or from their shares of it.
+fn obstacles(job: &Job, status: &Status) -> Vec<String> {
+    let until = until(job, status.at);
+    // The leader knows more than a look at the nodes shows: what they have refused.
+    let known = status.jobs.iter().find(|known| known.name == job.name).and_then(|known| known.unplaceable.clone());
+    let why = known.or_else(|| unplaceable(std::iter::once(job), &status.places, &status.members).remove(&job.name));
+    if let Some(why) = why {
+        return vec![format!("the run waits for a node {until}, and is skipped then: {why}")];
+    }
+    if job.run_on != RunOn::Every {
+        return Vec::new();
+    }
+    let takes = |(node, place): &(&NodeName, &Place)| job.run_where.is_met_by(node, &place.labels);
+    status.places.iter().filter(takes).filter_map(|(node, _)| note(node, status, &until)).collect()
+}
+
+/// How long a run that is triggered now may wait for a node: `until 2026-11-20 15:00:00Z`.
+fn until(job: &Job, now: Timestamp) -> String {
+    if job.upstreams().is_some() && job.misfire_window.is_none() {
+        // Of what it runs after, an occurrence may come before.
+        return "until its misfire window is over".to_owned();
+    }
+    let at = match (job.misfire_window, job.next_after(now)) {
+        (Some(window), _) => later(now, window),
+        (None, Some(next)) => next.clamp(later(now, LEAST_WINDOW), later(now, LONGEST_WINDOW)),
+        (None, None) => later(now, LONGEST_WINDOW),
+    };
+    format!("until {}Z", stamp(at))
+}
+
+/// How long a triggered run of a job without a `misfire_window` is valid: until the next occurrence, but not for less or
+/// more than these.
+const LEAST_WINDOW: Duration = Duration::from_secs(60);
+const LONGEST_WINDOW: Duration = Duration::from_secs(12 * 3600);
 
 impl NotThere {
     fn code(&self) -> StatusCode {
@@ -87,21 +146,21 @@ impl NotThere {
 }
 
 /// What keeps a node from its share for now, and what becomes of that.
-fn note(node: &NodeName, queue: &Queue, status: &Status) -> Option<String> {
-    if let Some(drain) = queue.drained.get(node) {
+fn note(node: &NodeName, status: &Status, until: &str) -> Option<String> {
+    if let Some(drain) = status.drained.get(node) {
         return Some(format!("{}; its share is skipped", drain_in_words(node, drain)));
     }
-    let member = queue.members.iter().find(|member| member.node == *node);
+    let member = status.members.iter().find(|member| member.node == *node);
     let state = match member {
-        Some(member) if member.published.draining => "shutting down".to_owned(),
+        Some(member) if member.published.draining => "is shutting down".to_owned(),
         Some(_) => return None,
         None => status
             .missing
             .iter()
             .find(|missing| missing.node == *node)
-            .map_or_else(|| "away".to_owned(), |missing| away_since(missing.gone_since)),
+            .map_or_else(|| "is away".to_owned(), |missing| format!("has been {}", away_since(missing.gone_since))),
     };
-    Some(format!("{node} is {state}: its share waits until it is back, and is skipped when the misfire window is over"))
+    Some(format!("{node} {state}: its share waits for it {until}, and is skipped then"))
 }
 
 /// The name of the backend without a service, as in the status.
@@ -152,20 +211,54 @@ mod tests {
 
     #[test]
     fn a_node_that_cannot_take_its_share_now_is_named_with_what_becomes_of_that() {
-        let mut queue = Queue { places: sample::places(), drained: sample::drained("host-b"), ..sample::queue() };
+        let queue = Queue { places: sample::places(), drained: sample::drained("host-b"), ..sample::queue() };
         let mut status = sample::leader();
-        let noted = |node: &str, queue: &Queue, status: &Status| note(&NodeName::new(node), queue, status);
-        assert_eq!(noted("host-a", &queue, &status), None);
+        status.put_queue(&queue);
+        let noted = |node: &str, status: &Status| note(&NodeName::new(node), status, "until noon");
+        assert_eq!(noted("host-a", &status), None);
         let drained = "host-b is drained by alice, since 2026-11-20T02:00:00Z; its share is skipped";
-        assert_eq!(noted("host-b", &queue, &status).as_deref(), Some(drained));
-        let waits = "its share waits until it is back, and is skipped when the misfire window is over";
-        assert_eq!(noted("host-c", &queue, &status), Some(format!("host-c is away: {waits}")));
+        assert_eq!(noted("host-b", &status).as_deref(), Some(drained));
+        let waits = "its share waits for it until noon, and is skipped then";
+        assert_eq!(noted("host-c", &status), Some(format!("host-c is away: {waits}")));
         let (node, gone_since) = (NodeName::new("host-c"), sample::at("2026-11-20T02:57:00Z"));
-        status.missing.push(MissingMember { node, host: "c.example".into(), gone_since, last_seen: None });
-        let away = format!("host-c is away since 2026-11-20 02:57:00Z: {waits}");
-        assert_eq!(noted("host-c", &queue, &status), Some(away));
-        queue.members[0].published.draining = true;
-        assert_eq!(noted("host-a", &queue, &status), Some(format!("host-a is shutting down: {waits}")));
+        status.missing.push(MissingMember {
+            node,
+            host: "c.example".into(),
+            gone_since,
+            last_seen: None,
+            was_place: true,
+        });
+        let away = format!("host-c has been away since 2026-11-20 02:57:00Z: {waits}");
+        assert_eq!(noted("host-c", &status), Some(away));
+        status.members[0].published.draining = true;
+        assert_eq!(noted("host-a", &status), Some(format!("host-a is shutting down: {waits}")));
+    }
+
+    #[test]
+    fn what_keeps_a_run_from_starting_is_said_with_how_long_it_waits() {
+        let mut status = sample::leader();
+        let drained = [sample::drained("host-a"), sample::drained("host-b")].into_iter().flatten().collect();
+        let mut queue = Queue { places: sample::places(), drained, ..sample::queue() };
+        queue.members.iter_mut().for_each(|member| {
+            (member.published.places, member.published.drained) = (cronkeeper_core::election::PLACES, true);
+        });
+        status.put_queue(&queue);
+        let why = "no node can take it: host-a is drained; host-b is drained; host-c is away";
+        let waits = |until: &str| vec![format!("the run waits for a node until {until}, and is skipped then: {why}")];
+        assert_eq!(obstacles(&job("run_on: any"), &status), waits("2026-11-20 15:00:00Z"));
+        let window = job("run_on: any, misfire_window: 10m");
+        assert_eq!(obstacles(&window, &status), waits("2026-11-20 03:10:00Z"));
+        status.jobs[1].unplaceable = Some("what the leader knows".into());
+        assert!(obstacles(&window, &status)[0].ends_with(": what the leader knows"));
+
+        status.jobs[1].unplaceable = None;
+        status.drained.remove(&NodeName::new("host-a"));
+        status.members[0].published.drained = false;
+        assert_eq!(obstacles(&window, &status), [""; 0]);
+        let of_shares = obstacles(&job("run_on: every, misfire_window: 10m"), &status);
+        let away = "host-c is away: its share waits for it until 2026-11-20 03:10:00Z, and is skipped then";
+        assert!(of_shares.len() == 2 && of_shares[0].starts_with("host-b is drained") && of_shares[1] == away);
+        assert_eq!(obstacles(&job("run_on: every, run_where: gpu"), &status), [""; 0], "those are not asked");
     }
 
     #[test]

@@ -2,7 +2,8 @@
 
 use std::io;
 
-use super::ask::{AskFailure, ClientArgs, span};
+use super::ask::{AskFailure, ClientArgs};
+use super::status::gone_for;
 use super::table::Table;
 use super::{Error, Io, json};
 use crate::status::{NodesDocument, Status};
@@ -50,7 +51,8 @@ fn write(status: &Status, io: &mut Io<'_>) -> io::Result<()> {
 pub(super) fn table(status: &Status) -> Table {
     let mut table = Table::new(&["NODES", "LABELS", "WEIGHT", "RUNS", "PLACED", "NOTES"]);
     for node in status.nodes() {
-        let away = |since| format!("away for {}", span(since, status.at));
+        let gone = status.missing.iter().find(|missing| missing.node == node.node);
+        let away = |_| gone.map_or_else(|| "away".to_owned(), |gone| format!("away for {}", gone_for(gone, status)));
         let is_marked = !node.alive || node.same_jobs == Some(false);
         table.marked_row(
             is_marked,
@@ -70,7 +72,8 @@ pub(super) fn table(status: &Status) -> Table {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::status::sample;
+    use crate::status::{MissingMember, sample};
+    use cronkeeper_core::term::NodeName;
 
     fn shown(status: &Status) -> (String, String) {
         let (mut out, mut err) = (Vec::new(), Vec::new());
@@ -91,6 +94,22 @@ host-b  -            4       0     0       drained, another jobs file
 host-c  db           0       0     0       away
 ";
         assert_eq!(shown(&status), (expected.to_owned(), String::new()));
+    }
+
+    #[test]
+    fn a_node_has_been_away_for_as_long_as_the_status_says_that_it_is_missing() {
+        let mut status = sample::leader();
+        status.places = sample::places();
+        let at = |text| sample::at(&format!("2026-11-20T02:{text}Z"));
+        status.missing.push(MissingMember {
+            node: NodeName::new("host-c"),
+            host: "host-c.example".into(),
+            gone_since: at("59:00"),
+            last_seen: Some(at("58:45")),
+            was_place: true,
+        });
+        let (out, _) = shown(&status);
+        assert!(out.trim_end().ends_with("  away for 1m to 1m 15s"), "{out}");
     }
 
     #[test]

@@ -5,7 +5,7 @@ mod screen;
 mod select;
 mod show;
 
-pub(in crate::cli) use show::run_state;
+pub(in crate::cli) use show::{gone_for, run_state};
 
 use std::io::{self, IsTerminal, Write};
 use std::thread;
@@ -14,7 +14,7 @@ use std::time::Duration;
 use self::screen::Screen;
 use self::select::Selection;
 use super::ask::{AskFailure, ClientArgs};
-use super::{Exit, json};
+use super::{Exit, json, nodes};
 use crate::api::client::{AskError, Client};
 use crate::status::Status;
 
@@ -78,9 +78,13 @@ fn watch(args: &StatusArgs, client: &Client, out: &mut dyn Write) -> Result<Exit
 
 fn write(args: &StatusArgs, status: Status, out: &mut dyn Write) -> io::Result<()> {
     let all = status.jobs.len();
+    let counted = status.jobs.iter().filter(|job| args.selection.includes(&job.name)).count();
+    // Of the nodes, all that they run counts.
+    let nodes = nodes::table(&status);
     let status = args.selection.of(status);
     if !args.json {
-        return show::write(&status, all, Screen::of_stdout(args.watch), out);
+        let shown = show::Shown { status: &status, all, counted, nodes };
+        return show::write(shown, Screen::of_stdout(args.watch), out);
     }
     if args.watch { json::line(&status, out) } else { json::pretty(&status, out) }
 }
@@ -90,5 +94,40 @@ fn write_unreachable(args: &StatusArgs, error: &AskError, out: &mut dyn Write) -
         json::line(&serde_json::json!({ "error": error.to_string() }), out)
     } else {
         writeln!(out, "{error}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::status::sample;
+    use cronkeeper_core::ledger::filter::JobPattern;
+    use cronkeeper_core::run::Outcome;
+
+    /// The text for `--job PATTERN`, and with `--failing`.
+    fn selected(status: &Status, pattern: &str, failing: bool) -> String {
+        let patterns = vec![JobPattern::parse(pattern).unwrap()];
+        let args = StatusArgs { selection: Selection { failing, patterns }, ..StatusArgs::default() };
+        let mut out = Vec::new();
+        write(&args, status.clone(), &mut out).unwrap();
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn those_that_fail_are_counted_among_the_jobs_that_are_named() {
+        let mut status = sample::leader();
+        status.jobs[0].last.as_mut().expect("it has run").outcome = Outcome::Failure;
+        assert!(selected(&status, "nightly-*", false).contains("\nFAILING  1 of 1 job: "));
+        assert!(selected(&status, "*a*", false).contains("\nFAILING  1 of 2 jobs: "));
+        assert!(selected(&status, "*a*", true).contains("\nFAILING  1 of 2 jobs: "));
+        assert!(!selected(&status, "load", false).contains("FAILING"));
+    }
+
+    #[test]
+    fn the_nodes_are_shown_with_the_runs_of_all_jobs() {
+        let mut status = sample::leader();
+        status.places = sample::places();
+        let shown = selected(&status, "nightly-*", false);
+        assert!(shown.lines().any(|line| line.starts_with("host-a  gpu,zone=eu  8       1 ")), "{shown}");
     }
 }

@@ -55,9 +55,8 @@ impl Members {
         let before = std::mem::replace(&mut self.alive, members.to_vec());
         self.stopping.extend(before.iter().filter(|it| it.published.draining).map(|it| it.node.clone()));
         let gone = before.into_iter().map(|member| {
-            let Member { node, host, .. } = member;
-            let last_seen = if is_watched(&node) { Some(now) } else { read_at };
-            MissingMember { node, host, gone_since: now, last_seen }
+            let last_seen = if is_watched(&member.node) { Some(now) } else { read_at };
+            MissingMember::of(member, now, last_seen)
         });
         let missing = self.missing.drain(..).chain(gone).map(|missing| (missing.node.clone(), missing));
         let mut missing: BTreeMap<NodeName, MissingMember> = missing.collect();

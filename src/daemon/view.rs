@@ -16,8 +16,8 @@ use super::next_times::NextTimes;
 use super::reload::Reloaded;
 use crate::config::LoadError;
 use crate::status::{
-    AlarmStatus, Confinement, InOrder, JobStatus, JobsFile, LastLeader, LastRun, LedgerPart, NodeState, Role,
-    RunStatus, Session, Status,
+    AlarmStatus, Confinement, InOrder, JobStatus, JobsFile, LastLeader, LastRun, LedgerPart, MissingMember, NodeState,
+    Role, RunStatus, Session, Status,
 };
 use cronkeeper_core::clock::{Now, Uptime};
 use cronkeeper_core::election::{Event as Election, Member, Place, Published, Worth};
@@ -292,7 +292,10 @@ impl View {
     /// What the node sees of its cluster, for the hooks of the node.
     pub(super) fn seen(&self) -> Seen {
         let is_connected = self.session.as_ref().is_none_or(|session| session.connected);
-        let missing = self.members.missing.iter().map(|missing| (missing.node.clone(), missing.gone_since));
+        // Which nodes are forgotten the leader knows once it has read the places.
+        let is_awaited = |missing: &&MissingMember| self.places.is_empty() || !missing.is_forgotten(&self.places);
+        let missing = self.members.missing.iter().filter(is_awaited);
+        let missing = missing.map(|missing| (missing.node.clone(), missing.gone_since));
         Seen {
             leader: self.role.leader_node.clone().filter(|leader| is_connected && self.is_alive(leader)),
             others_tell: is_connected && self.is_kept_out() && self.has_others_in_line(),

@@ -41,6 +41,7 @@ impl Status {
         }
         self.drained.clone_from(&queue.drained);
         self.places.clone_from(&queue.places);
+        self.missing.retain(|missing| !missing.is_forgotten(&queue.places));
         // A node knows better whether it leads than a listing, which may be older, or show it first before it leads.
         if let (None, Some(first)) = (self.role.token, queue.candidates.first())
             && first.node.as_ref() != Some(&self.node)
@@ -131,8 +132,7 @@ impl Status {
         let seen = std::mem::replace(&mut self.members, queue.members.clone());
         let gone = seen.into_iter().filter(|member| !listed.contains(&member.node));
         let last_seen = self.members_at;
-        let gone = gone.map(|Member { node, host, .. }| MissingMember { node, host, gone_since: read_at, last_seen });
-        self.missing.extend(gone);
+        self.missing.extend(gone.map(|member| MissingMember::of(member, read_at, last_seen)));
         self.missing.sort_by(|a, b| a.node.cmp(&b.node));
     }
 
@@ -568,8 +568,7 @@ mod tests {
         status.members_at = Some(seen(30));
         let gone = queue.members.remove(0);
         status.put_queue_of(&queue, seen(45));
-        let missing =
-            MissingMember { node: gone.node, host: gone.host, gone_since: seen(45), last_seen: Some(seen(30)) };
+        let missing = MissingMember::of(gone, seen(45), Some(seen(30)));
         assert_eq!((status.members.len(), &status.missing), (1, &vec![missing]));
         status.put_queue_of(&sample::queue(), seen(46));
         assert_eq!((status.members.len(), status.missing.len()), (2, 0), "it is back");
@@ -578,6 +577,29 @@ mod tests {
         status.members_at = Some(seen(50));
         status.put_queue_of(&queue, seen(45));
         assert_eq!((status.members.len(), status.missing.len()), (2, 0), "the daemon has read the members since");
+    }
+
+    #[test]
+    fn a_node_that_was_forgotten_is_not_missing() {
+        let mut queue = sample::queue();
+        queue.places = sample::places();
+        let mut gone = queue.members.remove(1);
+        gone.published.places = cronkeeper_core::election::PLACES;
+        let mut status = follower();
+        status.members.clone_from(&queue.members);
+        status.missing = vec![MissingMember::of(gone.clone(), sample::at("2026-11-20T02:59:45Z"), None)];
+        status.members_at = Some(status.at);
+        status.put_queue(&queue);
+        assert_eq!(status.missing.len(), 1);
+        queue.places.remove(&gone.node);
+        status.put_queue(&queue);
+        assert_eq!(status.missing, []);
+
+        // One of a version that knows no places has no record that could go.
+        gone.published.places = 0;
+        status.missing = vec![MissingMember::of(gone, sample::at("2026-11-20T02:59:45Z"), None)];
+        status.put_queue(&queue);
+        assert_eq!(status.missing.len(), 1);
     }
 
     #[test]

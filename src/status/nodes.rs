@@ -225,7 +225,13 @@ mod tests {
         (status.places, status.drained) = (sample::places(), sample::drained("host-b"));
         let gone_since = sample::at("2026-11-20T02:57:00Z");
         let node = NodeName::new("host-c");
-        status.missing.push(MissingMember { node, host: "c.example".into(), gone_since, last_seen: None });
+        status.missing.push(MissingMember {
+            node,
+            host: "c.example".into(),
+            gone_since,
+            last_seen: None,
+            was_place: true,
+        });
         let share = |node: &str, state| {
             let run = status.runs[0].run.clone().on(Some(NodeName::new(node)));
             RunStatus { run, state, ..status.runs[0].clone() }
@@ -270,13 +276,13 @@ mod tests {
         );
         let notes: Vec<_> = nodes.iter().map(|node| node.notes(|at| format!("away since {at}"))).collect();
         assert_eq!(notes, ["accepts nothing in time", "drained, another jobs file", "away"]);
-        let states: Vec<&str> = nodes.iter().map(|node| node.state().as_str()).collect();
-        assert_eq!(states, ["suspect", "drained", "away"]);
-        assert_eq!(nodes[0].labels_in_words(), "gpu,zone=eu");
-    }
-}
         let long_name = NodeStatus { node: NodeName::new("n".repeat(65)), suspect: false, ..nodes[0].clone() };
         let note = "no jobs with `run_on: every`: its name has more than 64 characters";
         assert_eq!(long_name.notes(|at| at.to_string()), note);
         let short_name = NodeStatus { node: NodeName::new("n".repeat(64)), ..long_name };
         assert_eq!(short_name.notes(|at| at.to_string()), "");
+        let states: Vec<&str> = nodes.iter().map(|node| node.state().as_str()).collect();
+        assert_eq!(states, ["suspect", "drained", "away"]);
+        assert_eq!(nodes[0].labels_in_words(), "gpu,zone=eu");
+    }
+}

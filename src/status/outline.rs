@@ -230,8 +230,8 @@ fn outlined_member(member: Member) -> Member {
 }
 
 fn outlined_missing(missing: MissingMember) -> MissingMember {
-    let MissingMember { node, host: _, gone_since, last_seen } = missing;
-    MissingMember { node, host: withheld(), gone_since, last_seen }
+    let MissingMember { node, host: _, gone_since, last_seen, was_place } = missing;
+    MissingMember { node, host: withheld(), gone_since, last_seen, was_place }
 }
 
 impl HistoryEntry {

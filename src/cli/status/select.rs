@@ -28,7 +28,8 @@ impl Selection {
         status
     }
 
-    fn includes(&self, job: &JobName) -> bool {
+    /// True if the job is among those that are named; all are if none is.
+    pub(super) fn includes(&self, job: &JobName) -> bool {
         self.patterns.is_empty() || self.patterns.iter().any(|pattern| pattern.matches(job.as_str()))
     }
 }

@@ -7,8 +7,8 @@ pub(in crate::cli) use tables::run_state;
 use std::io::{self, Write};
 
 use super::super::ask::span;
-use super::super::nodes;
 use super::screen::Screen;
+use crate::cli::table::Table;
 use crate::status::{
     Confinement, LastLeader, LedgerPart, LimitedBy, MissingMember, NodeState, Role, Status, drain_in_words, shown,
 };
@@ -21,15 +21,27 @@ use cronkeeper_core::term::NodeName;
 /// Replaces a text that is left out for those who see only the outline.
 pub(super) const HIDDEN: &str = "details only on the Unix socket, or with the token";
 
-/// Writes the status; on a terminal that is redrawn, as much of it as fits. `all`: the number of jobs there are, of which
-/// the status may have fewer.
-pub(super) fn write(status: &Status, all: usize, screen: Screen, out: &mut dyn Write) -> io::Result<()> {
+/// What is shown of a status.
+pub(super) struct Shown<'a> {
+    /// Perhaps with some of the jobs, and their runs, only.
+    pub status: &'a Status,
+    /// The number of jobs that there are.
+    pub all: usize,
+    /// The number of jobs of which those that fail are counted.
+    pub counted: usize,
+    /// The nodes, with the runs of all jobs.
+    pub nodes: Table,
+}
+
+/// Writes the status; on a terminal that is redrawn, as much of it as fits.
+pub(super) fn write(shown: Shown<'_>, screen: Screen, out: &mut dyn Write) -> io::Result<()> {
+    let Shown { status, all, counted: of_jobs, nodes } = shown;
     let mut text = Vec::new();
-    write_head(status, all, &mut text)?;
+    write_head(status, of_jobs, &mut text)?;
     let tables = [
         tables::queue(status),
         tables::members(status),
-        nodes::table(status),
+        nodes,
         tables::runs(status),
         tables::paused(status),
         tables::alarms(status),
@@ -76,7 +88,7 @@ fn write_jobs(status: &Status, screen: Screen, text: &mut Vec<u8>) -> io::Result
     }
 }
 
-fn write_head(status: &Status, all: usize, out: &mut dyn Write) -> io::Result<()> {
+fn write_head(status: &Status, counted_jobs: usize, out: &mut dyn Write) -> io::Result<()> {
     line(out, "LEADER", &leader(status))?;
     if let Some(why) = &status.unread {
         line(out, "LEDGER", &unread(status, why))?;
@@ -104,7 +116,7 @@ fn write_head(status: &Status, all: usize, out: &mut dyn Write) -> io::Result<()
     if status.has_none_that_may_lead() {
         line(out, "IDLE", "NOBODY LEADS and nothing new is run: no node that may lead is alive")?;
     }
-    if let Some(failing) = failing(status, all) {
+    if let Some(failing) = failing(status, counted_jobs) {
         line(out, "FAILING", &failing)?;
     }
     if let Some(session) = session(status) {
@@ -149,7 +161,7 @@ fn unread(status: &Status, why: &str) -> String {
 }
 
 /// How long a node has been gone: `12s`, or `12s to 27s` if it was last seen some time before it was noticed.
-fn gone_for(missing: &MissingMember, status: &Status) -> String {
+pub(in crate::cli) fn gone_for(missing: &MissingMember, status: &Status) -> String {
     let least = span(missing.gone_since, status.at);
     match missing.last_seen.map(|last_seen| span(last_seen, status.at)) {
         Some(most) if missing.is_vague() && most != least => format!("{least} to {most}"),
@@ -157,13 +169,15 @@ fn gone_for(missing: &MissingMember, status: &Status) -> String {
     }
 }
 
-/// How many jobs need attention.
-fn failing(status: &Status, all: usize) -> Option<String> {
+/// How many of so many jobs need attention.
+fn failing(status: &Status, counted_jobs: usize) -> Option<String> {
     let failing = status.jobs.iter().filter(|job| job.is_failing()).count();
-    let all = counted(all, "job");
+    let all = counted(counted_jobs, "job");
     (failing > 0).then(|| match status.knows(LedgerPart::Ends) {
-        true => format!("{failing} of {all}; the last run did not succeed, or the job has a problem"),
-        false => format!("at least {failing} of {all}; how all of them ended is not known"),
+        true => {
+            format!("{failing} of {all}: the last run, or a share of it, did not succeed, or the job has a problem")
+        }
+        false => format!("at least {failing} of {all}: how all of them ended is not known"),
     })
 }
 

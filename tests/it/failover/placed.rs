@@ -132,3 +132,43 @@ fn a_trigger_names_the_node_that_runs_the_job() {
     let err = refused(&["trigger", "leads", "--on", b.name()]);
     assert!(err.contains("job `leads` runs on the leader") && err.contains("`cronkeeper exec leads`"), "{err}");
 }
+
+#[test]
+fn what_waits_for_a_node_that_is_gone_is_said_everywhere_until_it_is_forgotten() {
+    let place = Place::shared();
+    let each = job("each", SELDOM, "\"echo $CRONKEEPER_NODE\"", "run_on: every\nmisfire_window: 1h");
+    let [a, b] = labelled(&place, &[each]);
+    let missing = || asked(a.spec(), &["status"]).contains(&format!("\nMISSING  {}, gone for ", b.name()));
+    b.kill9();
+    let gone = a.await_event("member.gone", LONG);
+    assert_eq!(gone.text("other"), b.name());
+    until("it is missing", missing);
+
+    let (code, out, err) = told(a.spec(), &["trigger", "each"]);
+    assert_eq!(code, Some(0), "{err}");
+    let run = out.trim();
+    let away = format!("cronkeeper: {} has been away since ", b.name());
+    assert!(err.starts_with(&away) && err.contains("Z: its share waits for it until "), "{err}");
+    place.await_end(&format!("{run}@{}", a.name()));
+    let waits = format!("run `{run}@{}` has no output yet: waits for {}: away since ", b.name(), b.name());
+    until("the share that waits is named", || told(a.spec(), &["logs", "each"]).2.contains(&waits));
+    let (code, out, err) = told(a.spec(), &["logs", "each"]);
+    assert_eq!((code, out), (Some(0), format!("{}\n", a.name())), "{err}");
+    assert!(err.ends_with(&format!("; shown is run `{run}@{}`\n", a.name())), "{err}");
+    let (code, out, err) = told(a.spec(), &["logs", &format!("{run}@{}", b.name())]);
+    assert_eq!((code, out.as_str()), (Some(0), ""), "{err}");
+    assert!(err.contains(&waits), "{err}");
+
+    // The daemon has a jobs file, wherever that is.
+    let (code, out, err) = told(a.spec(), &["next", "each"]);
+    assert!(code == Some(0) && out.contains("2099-01-01 00:00:00"), "{out}{err}");
+    let where_to = format!("job `each` runs on every: {}; not now: {} [away since ", a.name(), b.name());
+    assert!(err.contains(&where_to), "{err}");
+    let (code, _, err) = told(a.spec(), &["history", "--node", "elsewhere"]);
+    assert!(code == Some(1) && err.contains("the cluster knows no node `elsewhere`"), "{code:?} {err}");
+    assert_eq!(told(a.spec(), &["history", "each", "--node", b.name()]).0, Some(0), "it has none, but is known");
+
+    asked(a.spec(), &["forget", b.name()]);
+    assert!(!missing(), "it is forgotten");
+    until("nothing waits for it", || !asked(a.spec(), &["status"]).contains(" waits for "));
+}

@@ -137,7 +137,10 @@ fn ended(outcome: Outcome) -> String {
 }
 
 fn cut_off(keep_until: Option<Timestamp>) -> String {
-    keep_until.map_or_else(|| "CUT OFF for good".to_owned(), |until| format!("CUT OFF until {}Z", stamp(until)))
+    match keep_until {
+        Some(until) => format!("CUT OFF, abandoned at {}Z", stamp(until)),
+        None => "CUT OFF until its node is back, or `kill --force`".to_owned(),
+    }
 }
 
 pub(super) fn paused(status: &Status) -> Table {

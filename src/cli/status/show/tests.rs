@@ -7,8 +7,14 @@ use cronkeeper_core::job::{Alarm, JobName};
 use cronkeeper_core::run::{Link, Outcome, RunId, RunState, Span, UpstreamResult};
 
 fn text_of(status: &Status) -> String {
+    written(status, status.jobs.len(), Screen { width: Some(80), ..Screen::default() })
+}
+
+/// A status with all, or some, of so many jobs.
+fn written(status: &Status, all: usize, screen: Screen) -> String {
     let mut out = Vec::new();
-    write(status, status.jobs.len(), Screen { width: Some(80), ..Screen::default() }, &mut out).unwrap();
+    let nodes = crate::cli::nodes::table(status);
+    write(Shown { status, all, counted: all, nodes }, screen, &mut out).unwrap();
     String::from_utf8(out).unwrap()
 }
 
@@ -23,7 +29,8 @@ fn a_leader_shows_the_whole_cluster_in_80_columns() {
 fn problems_are_at_the_top() {
     let shown = text_of(&sample::cut_off());
     assert_eq!(shown, include_str!("../cut_off.txt"));
-    assert!(shown.lines().all(|line| line.chars().count() <= 80 || line.contains("jobs.yaml:")));
+    let may_be_longer = |line: &str| ["jobs.yaml:", "CUT OFF"].iter().any(|text| line.contains(text));
+    assert!(shown.lines().all(|line| line.chars().count() <= 80 || may_be_longer(line)));
 }
 
 #[test]
@@ -94,25 +101,19 @@ fn failing() -> Status {
 }
 
 fn shown_on(screen: Screen, status: &Status) -> Vec<String> {
-    let mut out = Vec::new();
-    write(status, status.jobs.len(), screen, &mut out).unwrap();
-    String::from_utf8(out).unwrap().lines().map(str::to_owned).collect()
+    written(status, status.jobs.len(), screen).lines().map(str::to_owned).collect()
 }
 
 #[test]
 fn of_how_many_the_shown_jobs_are_is_said() {
     let mut status = failing();
     let all = status.jobs.len();
-    let written = |status: &Status| {
-        let mut out = Vec::new();
-        write(status, all, Screen::default(), &mut out).unwrap();
-        String::from_utf8(out).unwrap()
-    };
+    let text = |status: &Status| written(status, all, Screen::default());
     status.jobs.retain(|job| job.is_failing());
-    let expected = format!("FAILING  1 of {all} jobs; ");
-    assert!(written(&status).contains(&expected), "{}", written(&status));
+    let expected = format!("FAILING  1 of {all} jobs: ");
+    assert!(text(&status).contains(&expected), "{}", text(&status));
     status.jobs.clear();
-    assert!(written(&status).ends_with(&format!("none of {all} jobs is selected\n")), "{}", written(&status));
+    assert!(text(&status).ends_with(&format!("none of {all} jobs is selected\n")), "{}", text(&status));
 }
 
 #[test]
@@ -147,8 +148,8 @@ fn a_job_with_a_run_that_is_cut_off_is_marked() {
     status.put_runs(&runs);
     let shown = text_of(&status);
     let expected = [
-        "FAILING  1 of 3 jobs; the last run did not succeed, or the job has a problem",
-        "load.20261120T025900Z  host-a  1        1m   CUT OFF until 2026-11-20 03:00:59Z",
+        "FAILING  1 of 3 jobs: the last run, or a share of it, did not succeed, or the job has a problem",
+        "load.20261120T025900Z  host-a  1        1m   CUT OFF, abandoned at 2026-11-20 03:00:59Z",
         "! load          -        -       -            2026-11-20 03:01:00  1m",
     ];
     for line in expected {
@@ -187,7 +188,13 @@ fn a_terminal_shows_what_fits() {
 fn a_node_that_was_there_is_missing() {
     let mut status = sample::leader();
     let (node, gone_since) = (NodeName::new("host-c"), sample::at("2026-11-20T02:57:00Z"));
-    status.missing.push(MissingMember { node, host: "host-c.example".into(), gone_since, last_seen: None });
+    status.missing.push(MissingMember {
+        node,
+        host: "host-c.example".into(),
+        gone_since,
+        last_seen: None,
+        was_place: true,
+    });
     assert!(text_of(&status).contains("\nMISSING  host-c, gone for 3m\n"));
     status.missing[0].last_seen = Some(sample::at("2026-11-20T02:56:59Z"));
     assert!(text_of(&status).contains("\nMISSING  host-c, gone for 3m\n"), "it was noticed at once");
