@@ -1,4 +1,4 @@
-//! `cronkeeper next`: lists upcoming occurrences, without a daemon, or those that a node on another host knows.
+//! `cronkeeper next`: lists upcoming occurrences, without a daemon, or those that a node knows.
 
 mod show;
 
@@ -7,16 +7,16 @@ use std::sync::Arc;
 
 use jiff::tz::TimeZone;
 use jiff::{Timestamp, Zoned};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::ask::{AskFailure, ClientArgs};
 use super::jobs::{JobsFile, find};
-use super::{Error, Io, json};
+use super::{DEFAULT_JOBS, Error, Io, json};
 use crate::api::client::Client;
 use crate::api::next::{Coming, ComingOccurrence, LeftOut, LeftOutInstant, NoOccurrence, all_left_out, steps};
-use crate::status::{NodeStatus, NodesDocument, away_since};
+use crate::status::{NodeStatus, NodesDocument, PlaceState, away_since};
 use cronkeeper_core::escape;
-use cronkeeper_core::job::{Job, JobName, RunOn};
+use cronkeeper_core::job::{Job, JobName, Requirement, RunOn, RunWhere};
 use cronkeeper_core::schedule::{Dst, Schedule};
 
 #[derive(Debug, clap::Args)]
@@ -87,7 +87,10 @@ impl Args {
             Some(expression) => self.of_expression(expression, from, io)?,
             None => match self.client.host.client().map_err(AskFailure::from)? {
                 Some(client) => self.of_host(&client, from, io)?,
-                None => self.of_jobs(from, io)?,
+                None => match self.own_daemon() {
+                    Some(client) => self.of_host(&client, from, io)?,
+                    None => self.of_jobs(from, io)?,
+                },
             },
         };
         occurrences.sort_by(|a, b| (a.instant, &a.job).cmp(&(b.instant, &b.job)));
@@ -130,14 +133,7 @@ impl Args {
         let mut occurrences = Vec::new();
         let nodes = LazyCell::new(|| self.nodes());
         for job in self.selected()? {
-            // With many jobs it would hide the others' lines.
-            if !self.names.is_empty()
-                && !self.json
-                && let Some(asked) = place(&job)
-            {
-                let place = if nodes.is_empty() { asked } else { place_among(&job, &nodes) };
-                writeln!(io.err, "job `{}` runs {place}", job.name)?;
-            }
+            self.say_where(&job.name, job.run_on, &job.run_where, &nodes, io)?;
             if !job.enabled {
                 writeln!(io.err, "job `{}` is disabled, so it has no occurrences", job.name)?;
                 continue;
@@ -160,6 +156,30 @@ impl Args {
         Ok(occurrences)
     }
 
+    /// The daemon on this host, which has the jobs of some file, if none is named and there is none at the default path.
+    fn own_daemon(&self) -> Option<Client> {
+        let is_default = self.jobs.path.as_os_str() == DEFAULT_JOBS;
+        let client = (is_default && !self.jobs.path.exists()).then(|| self.client.client().ok()).flatten()?;
+        client.get::<NodesDocument>("/v1/nodes").is_ok().then_some(client)
+    }
+
+    /// Says where a job runs, unless that is the leader. With many jobs it would hide their lines.
+    fn say_where(
+        &self,
+        job: &JobName,
+        run_on: RunOn,
+        run_where: &RunWhere,
+        nodes: &LazyCell<Vec<NodeStatus>, impl FnOnce() -> Vec<NodeStatus>>,
+        io: &mut Io<'_>,
+    ) -> Result<(), Error> {
+        if self.names.is_empty() || self.json || !run_on.is_placed() {
+            return Ok(());
+        }
+        let place = if nodes.is_empty() { place(run_on, run_where) } else { place_among(run_on, run_where, nodes) };
+        writeln!(io.err, "job `{job}` runs {place}")?;
+        Ok(())
+    }
+
     fn of_host(&self, client: &Client, from: Timestamp, io: &mut Io<'_>) -> Result<Vec<Occurrence>, Error> {
         let mut path = format!("/v1/next?n={}&from={from}", self.count());
         for name in &self.names {
@@ -168,6 +188,13 @@ impl Args {
             path.push_str(&format!("&job={name}"));
         }
         let Coming { occurrences, none } = client.get(&path).map_err(AskFailure::from)?;
+        if !self.names.is_empty() && !self.json {
+            let Placed { jobs } = client.get("/v1/jobs").map_err(AskFailure::from)?;
+            let nodes = LazyCell::new(|| nodes_of(client));
+            for job in jobs.iter().filter(|job| self.names.iter().any(|name| *name == job.name.as_str())) {
+                self.say_where(&job.name, job.run_on(), &job.run_where(), &nodes, io)?;
+            }
+        }
         for NoOccurrence { job, why } in none {
             writeln!(io.err, "job `{job}`: {}", escape::plain(&why))?;
         }
@@ -184,8 +211,7 @@ impl Args {
 
     /// The nodes that a daemon here knows. Without one, and where nothing is placed, the file says all that is known.
     fn nodes(&self) -> Vec<NodeStatus> {
-        let known = self.client.client().and_then(|client| client.get::<NodesDocument>("/v1/nodes"));
-        known.map(|document| document.nodes).unwrap_or_default()
+        self.client.client().map(|client| nodes_of(&client)).unwrap_or_default()
     }
 
     fn selected(&self) -> Result<Vec<Arc<Job>>, Error> {
@@ -209,34 +235,85 @@ fn is_hashed(expression: &str) -> bool {
     expression.split(|c: char| c.is_whitespace() || c == ',').any(|item| item.starts_with('H'))
 }
 
-/// Where a job runs, unless that is the leader: `on any node with gpu and zone=eu`.
-fn place(job: &Job) -> Option<String> {
-    let which = job.run_where.in_words();
-    let which = if which.is_empty() { which } else { format!(" {which}") };
-    match job.run_on {
-        RunOn::Leader => None,
-        RunOn::Any => Some(format!("on any node{which}")),
-        RunOn::Every => Some(format!("on every node{which}")),
+/// What is read of `GET /v1/jobs`.
+#[derive(Deserialize)]
+struct Placed {
+    jobs: Vec<PlacedJob>,
+}
+
+#[derive(Deserialize)]
+struct PlacedJob {
+    name: JobName,
+    #[serde(default)]
+    run_on: Option<String>,
+    #[serde(default)]
+    run_where: Vec<String>,
+}
+
+impl PlacedJob {
+    fn run_on(&self) -> RunOn {
+        let named = RunOn::ALL.into_iter().find(|(name, _)| self.run_on.as_deref() == Some(name));
+        named.map_or(RunOn::Leader, |(_, run_on)| run_on)
+    }
+
+    fn run_where(&self) -> RunWhere {
+        RunWhere(self.run_where.iter().filter_map(|text| Requirement::parse(text).ok()).collect())
     }
 }
 
-/// The same among these nodes: `on any of host-a, host-b (with gpu)`, `on every: host-a, host-c [away]`.
-fn place_among(job: &Job, nodes: &[NodeStatus]) -> String {
-    let which = job.run_where.in_words();
+fn nodes_of(client: &Client) -> Vec<NodeStatus> {
+    client.get::<NodesDocument>("/v1/nodes").map(|document| document.nodes).unwrap_or_default()
+}
+
+/// Where a job runs that is placed: `on any node with gpu and with zone=eu`.
+fn place(run_on: RunOn, run_where: &RunWhere) -> String {
+    let which = run_where.in_words();
+    let which = if which.is_empty() { which } else { format!(" {which}") };
+    format!("on {} node{which}", run_on.as_str())
+}
+
+/// The same among these nodes: `on any of host-a, host-b (with gpu)`, `on every: host-a; not now: host-c [away]`.
+fn place_among(run_on: RunOn, run_where: &RunWhere, nodes: &[NodeStatus]) -> String {
+    let which = run_where.in_words();
     let which = if which.is_empty() { which } else { format!(" ({which})") };
-    // Nothing is spread to a node without a weight.
-    let takes = |node: &&NodeStatus| {
-        job.run_where.is_met_by(&node.node, &node.labels) && (node.weight > 0 || job.run_on == RunOn::Every)
-    };
-    let named = nodes.iter().filter(takes).map(|node| match node.notes(away_since) {
+    let fitting: Vec<&NodeStatus> = nodes.iter().filter(|node| run_where.is_met_by(&node.node, &node.labels)).collect();
+    if fitting.is_empty() {
+        return format!("nowhere now: no node fits{which}");
+    }
+    let (now, others): (Vec<_>, Vec<_>) = fitting.into_iter().partition(|node| takes_now(node, run_on));
+    let named =
+        |nodes: &[&NodeStatus]| nodes.iter().map(|node| with_notes(node, run_on)).collect::<Vec<_>>().join(", ");
+    let (here, others) = (named(&now), named(&others));
+    match (here.is_empty(), run_on) {
+        (true, _) => format!("nowhere now{which}: {others}"),
+        (false, RunOn::Every) => format!("on every: {here}{which}{}", not_now(&others)),
+        (false, RunOn::Any | RunOn::Leader) => format!("on any of {here}{which}{}", not_now(&others)),
+    }
+}
+
+fn not_now(others: &str) -> String {
+    if others.is_empty() { String::new() } else { format!("; not now: {others}") }
+}
+
+fn takes_now(node: &NodeStatus, run_on: RunOn) -> bool {
+    let is_open = matches!(node.state(), PlaceState::Available | PlaceState::Suspect);
+    is_open && !has_no_weight(node, run_on) && (run_on != RunOn::Every || node.node.may_have_shares())
+}
+
+/// Nothing is spread to a node without a weight.
+fn has_no_weight(node: &NodeStatus, run_on: RunOn) -> bool {
+    node.weight == 0 && run_on != RunOn::Every
+}
+
+/// `host-b [drained]`. Which of its jobs another jobs file defines otherwise is not known here, and a node that never leads
+/// runs them all the same.
+fn with_notes(node: &NodeStatus, run_on: RunOn) -> String {
+    let weight = has_no_weight(node, run_on).then(|| "weight 0: only jobs with `run_on: every` run there".to_owned());
+    let state = NodeStatus { same_jobs: None, never_leads: false, ..node.clone() }.notes(away_since);
+    let notes = weight.into_iter().chain(Some(state).filter(|state| !state.is_empty()));
+    match notes.collect::<Vec<_>>().join(", ") {
         notes if notes.is_empty() => node.node.to_string(),
         notes => format!("{} [{notes}]", node.node),
-    });
-    let named: Vec<String> = named.collect();
-    match (named.is_empty(), job.run_on) {
-        (true, _) => format!("nowhere now: no node fits{which}"),
-        (false, RunOn::Every) => format!("on every: {}{which}", named.join(", ")),
-        (false, RunOn::Any | RunOn::Leader) => format!("on any of {}{which}", named.join(", ")),
     }
 }
 
@@ -287,7 +364,7 @@ mod tests {
 
     use crate::cli::Exit;
     use crate::cli::tests::typed;
-    use crate::status::sample;
+    use crate::status::{Status, sample};
 
     const FROM: &str = "2026-03-07T12:00:00-05:00";
 
@@ -437,17 +514,25 @@ mod tests {
     fn where_the_nodes_are_known_a_job_says_on_which_it_runs() {
         let mut status = sample::leader();
         status.places = sample::places();
-        let nodes = status.nodes();
-        let said = |keys: &str| {
+        let said = |status: &Status, keys: &str| {
             let yaml = format!("jobs:\n  load: {{schedule: '@daily', command: 'true', {keys}}}\n");
             let (set, _) = crate::config::parse("jobs.yaml", yaml.as_bytes()).unwrap();
-            super::place_among(&set.jobs[&sample::job("load")], &nodes)
+            let job = &set.jobs[&sample::job("load")];
+            super::place_among(job.run_on, &job.run_where, &status.nodes())
         };
-        assert_eq!(said("run_on: any"), "on any of host-a, host-b [another jobs file]");
-        assert_eq!(said("run_on: any, run_where: gpu"), "on any of host-a (with gpu)");
-        let every = "on every: host-a, host-b [another jobs file], host-c [away]";
-        assert_eq!(said("run_on: every"), every);
-        assert_eq!(said("run_on: any, run_where: db"), "nowhere now: no node fits (with db)");
+        let without = "host-c [weight 0: only jobs with `run_on: every` run there, away]";
+        assert_eq!(said(&status, "run_on: any"), format!("on any of host-a, host-b; not now: {without}"));
+        assert_eq!(said(&status, "run_on: any, run_where: gpu"), "on any of host-a (with gpu)");
+        assert_eq!(said(&status, "run_on: every"), "on every: host-a, host-b; not now: host-c [away]");
+        assert_eq!(said(&status, "run_on: any, run_where: db"), format!("nowhere now (with db): {without}"));
+        assert_eq!(said(&status, "run_on: any, run_where: ssd"), "nowhere now: no node fits (with ssd)");
+        status.drained = sample::drained("host-b");
+        let drained = format!("on any of host-a; not now: host-b [drained], {without}");
+        assert_eq!(said(&status, "run_on: any"), drained);
+        assert_eq!(
+            said(&status, "run_on: every, run_where: '!gpu'"),
+            "nowhere now (without gpu): host-b [drained], host-c [away]"
+        );
     }
 
     #[test]
