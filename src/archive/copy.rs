@@ -26,6 +26,7 @@ use cronkeeper_core::ledger::filter::Position;
 use cronkeeper_core::ledger::{Filter, Window};
 use cronkeeper_core::log_event::{self, TARGET};
 use cronkeeper_core::run::HistoryRecord;
+use cronkeeper_core::suggest::counted;
 use cronkeeper_core::term::NodeName;
 
 /// How much earlier than the doubt a record may have ended, in microseconds: an end waits for its answer, and clocks
@@ -191,7 +192,8 @@ impl Copied {
     fn log(&self, missing: Missing) {
         if self.records > 0 {
             let (event, records) = (log_event::ARCHIVE_COPIED, self.records);
-            info!(target: TARGET, event, records, "{records} records of the history were copied from the ledger to this node's archive, which lacked them");
+            let copied = counted(records, "record");
+            info!(target: TARGET, event, records, "copied {copied} of the history that this node's archive lacked from the ledger");
         }
         if let Some((since, until)) = self.gap(missing) {
             let event = log_event::ARCHIVE_INCOMPLETE;
