@@ -46,6 +46,7 @@ mod stores;
 mod table;
 pub mod trigger;
 mod wait;
+mod waiting;
 
 use std::ffi::OsString;
 use std::io::{self, BufWriter, IsTerminal as _, Write};

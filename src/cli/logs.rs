@@ -10,11 +10,11 @@ use jiff::Timestamp;
 use self::stream::Style;
 pub(super) use self::stream::{OutputStream, Printer};
 use super::ask::{AskFailure, ClientArgs};
-use super::{Error, Exit, Io};
+use super::{Error, Exit, Io, waiting};
 use crate::api::client::{AskError, Client};
 use crate::api::history::{History, path};
 use crate::api::output::OutputState;
-use crate::status::{HistoryEntry, RunStatus, shown};
+use crate::status::{HistoryEntry, RunStatus, Status, shown};
 use cronkeeper_core::clock::{earlier, system};
 use cronkeeper_core::duration;
 use cronkeeper_core::escape;
@@ -22,7 +22,6 @@ use cronkeeper_core::job::JobName;
 use cronkeeper_core::ledger::Filter;
 use cronkeeper_core::ledger::filter::Ending;
 use cronkeeper_core::run::RunId;
-use cronkeeper_core::term::NodeName;
 
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
@@ -70,8 +69,10 @@ impl Args {
         let run = RunId::parse(&self.target).ok();
         if let Some(run) = run {
             match self.show(&client, run, io) {
-                Err(Error::Ask(AskFailure::Ask(AskError::NotFound(why)))) => match newest_run(&client, &self.target) {
-                    Ok(Newest { run: Some(run), unread }) => return self.show_newest(&client, run, unread, io),
+                Err(Error::Ask(AskFailure::Ask(AskError::NotFound(why)))) => match self.newest_run(&client) {
+                    Ok(Newest { run: Some(run), unread, waiting }) => {
+                        return self.show_newest(&client, run, unread, waiting, io);
+                    }
                     _ => {
                         writeln!(io.err, "cronkeeper: {why}")?;
                         return Ok(Exit::Failed);
@@ -80,17 +81,28 @@ impl Args {
                 shown => return shown,
             }
         }
-        let Newest { run, unread } = newest_run(&client, &self.target)?;
+        let Newest { run, unread, waiting } = self.newest_run(&client)?;
         let Some(run) = run else {
             let but = unread.map(|why| format!(", but the ledger cannot be read{}", reason(&why)));
             let but = but.unwrap_or_default();
             writeln!(io.err, "cronkeeper: no run of job `{}` is known{but}", self.target)?;
             return Ok(Exit::Failed);
         };
-        self.show_newest(&client, run, unread, io)
+        self.show_newest(&client, run, unread, waiting, io)
     }
 
-    fn show_newest(&self, client: &Client, run: RunId, unread: Option<String>, io: &mut Io<'_>) -> Result<Exit, Error> {
+    fn show_newest(
+        &self,
+        client: &Client,
+        run: RunId,
+        unread: Option<String>,
+        waiting: Option<Waiting>,
+        io: &mut Io<'_>,
+    ) -> Result<Exit, Error> {
+        if let Some(Waiting { run: waiting, why }) = waiting {
+            let why = escape::plain(&why);
+            writeln!(io.err, "cronkeeper: run `{waiting}` has no output yet: {why}; shown is run `{run}`")?;
+        }
         let Some(why) = unread else { return self.show(client, run, io) };
         let why = reason(&why);
         writeln!(io.err, "cronkeeper: the ledger cannot be read{why}; shown is {run}, and the job may have run since")?;
@@ -100,7 +112,7 @@ impl Args {
     fn show(&self, client: &Client, run: RunId, io: &mut Io<'_>) -> Result<Exit, Error> {
         let mut output = OutputStream::new(client, run.clone(), self.since);
         let mut printer = Printer::new(if self.json { Style::Json } else { Style::Text { times: self.timestamps } });
-        let mut is_reachable = true;
+        let (mut is_reachable, mut has_output, mut said) = (true, false, None);
         loop {
             let page = output.page(self.follow).map_err(AskFailure::from)?;
             let mut shares = page.shares.iter();
@@ -113,6 +125,14 @@ impl Args {
                 }
             }
             printer.print(&page, io).map_err(AskFailure::from)?;
+            has_output |= !page.lines.is_empty();
+            if page.state == OutputState::Open && !has_output {
+                let awaited = waiting::awaited(client, &run);
+                if let Some(why) = awaited.as_ref().filter(|_| said != awaited) {
+                    writeln!(io.err, "cronkeeper: run `{run}` has no output yet: {}", escape::plain(why))?;
+                }
+                said = awaited;
+            }
             match page.state {
                 OutputState::End | OutputState::Absent => break,
                 OutputState::Open if !self.follow => {
@@ -127,20 +147,22 @@ impl Args {
     }
 }
 
-/// What is read of the status.
-#[derive(serde::Deserialize)]
-struct Runs {
-    node: NodeName,
-    runs: Vec<RunStatus>,
-    #[serde(default)]
-    unread: Option<String>,
-}
-
 /// A job's newest run, as far as it could be read.
+#[derive(Debug, Default, PartialEq, Eq)]
 struct Newest {
     run: Option<RunId>,
     /// Why not all could be read.
     unread: Option<String>,
+    /// The newest run in flight, if it has not begun and an older one is shown.
+    waiting: Option<Waiting>,
+}
+
+/// A run that has no output yet.
+#[derive(Debug, PartialEq, Eq)]
+struct Waiting {
+    run: RunId,
+    /// What it waits for.
+    why: String,
 }
 
 /// Why the ledger cannot be read, as the end of a sentence.
@@ -148,27 +170,83 @@ fn reason(why: &str) -> String {
     shown(why).map(|why| format!(": {}", escape::plain(why))).unwrap_or_default()
 }
 
-/// The job's newest run: one in flight, else the one that ended last.
-fn newest_run(client: &Client, job: &str) -> Result<Newest, AskFailure> {
-    // A run's id may be longer than any job's name.
-    let Ok(of_job) = JobName::parse(job).map(Filter::of_job) else { return Ok(Newest { run: None, unread: None }) };
-    // First, because it fails if there is no such job.
-    let mut newest: History = client.get(&path(&of_job, 1, false))?;
-    let Runs { node, runs, unread } = client.get("/v1/status")?;
-    let in_flight = runs.into_iter().filter(|run| run.run.job().as_str() == job).max_by_key(|run| run.since);
-    let unread = unread.or_else(|| newest.ledger_error.take());
-    if let Some(in_flight) = in_flight {
-        // What the asked node runs itself it knows, and says with its output that the ledger cannot be read.
-        let unread = unread.filter(|_| in_flight.node != node);
-        return Ok(Newest { run: Some(in_flight.run), unread });
+impl Args {
+    /// The job's newest run: of those in flight one that has begun, else the one that ended last. One that has not begun
+    /// is the newest if it is awaited, or there is no other.
+    fn newest_run(&self, client: &Client) -> Result<Newest, AskFailure> {
+        // A run's id may be longer than any job's name.
+        let Ok(of_job) = JobName::parse(&self.target).map(Filter::of_job) else { return Ok(Newest::default()) };
+        // First, because it fails if there is no such job.
+        let mut newest: History = client.get(&path(&of_job, 1, false))?;
+        let status: Status = client.get("/v1/status")?;
+        let unread = status.unread.clone().or_else(|| newest.ledger_error.take());
+        let (begun, waiting) = in_flight(&status, &self.target);
+        if let Some(begun) = begun.or(waiting.filter(|_| self.follow)) {
+            // What the asked node runs itself it knows, and says with its output that the ledger cannot be read.
+            let unread = unread.filter(|_| begun.node != status.node);
+            return Ok(Newest { run: Some(begun.run.clone()), unread, waiting: behind(&status, begun, waiting) });
+        }
+        if let [HistoryEntry::Skip(_)] = newest.records.as_slice() {
+            let endings = Ending::ALL.into_iter().filter(|ending| *ending != Ending::Skipped).collect();
+            newest = client.get(&path(&Filter { endings, ..of_job }, 1, false))?;
+        }
+        let ended = newest.records.into_iter().find_map(|record| match record {
+            HistoryEntry::Run(run) => Some(run.run),
+            HistoryEntry::Skip(_) => None,
+        });
+        let behind = waiting.filter(|_| ended.is_some()).and_then(|waiting| waits(&status, waiting));
+        Ok(Newest { run: ended.or_else(|| waiting.map(|run| run.run.clone())), unread, waiting: behind })
     }
-    if let [HistoryEntry::Skip(_)] = newest.records.as_slice() {
-        let endings = Ending::ALL.into_iter().filter(|ending| *ending != Ending::Skipped).collect();
-        newest = client.get(&path(&Filter { endings, ..of_job }, 1, false))?;
+}
+
+/// The job's newest run in flight that has begun, and the newest that has not.
+fn in_flight<'s>(status: &'s Status, job: &str) -> (Option<&'s RunStatus>, Option<&'s RunStatus>) {
+    let of_job = status.runs.iter().filter(|run| run.run.job().as_str() == job);
+    let (begun, waiting): (Vec<_>, Vec<_>) = of_job.partition(|run| run.has_begun());
+    let newest = |runs: Vec<&'s RunStatus>| runs.into_iter().max_by_key(|run| run.since);
+    (newest(begun), newest(waiting))
+}
+
+/// The run that waits, if it is newer than the one that is shown.
+fn behind(status: &Status, shown: &RunStatus, waiting: Option<&RunStatus>) -> Option<Waiting> {
+    waits(status, waiting.filter(|waiting| waiting.since >= shown.since && waiting.run != shown.run)?)
+}
+
+fn waits(status: &Status, run: &RunStatus) -> Option<Waiting> {
+    Some(Waiting { run: run.run.clone(), why: waiting::before_start(status, &run.run)? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::status::sample;
+    use cronkeeper_core::run::RunState;
+    use cronkeeper_core::term::NodeName;
+
+    #[test]
+    fn a_run_that_has_not_begun_is_named_with_what_it_waits_for_and_an_older_one_is_shown() {
+        let mut status = sample::leader();
+        (status.places, status.members) = (sample::places(), sample::queue().members);
+        let first = status.runs[0].clone();
+        let share = |node: &str, state, second: &str| RunStatus {
+            run: first.run.clone().on(Some(NodeName::new(node))),
+            node: NodeName::new("host-a"),
+            since: sample::at(&format!("2026-11-20T02:59:{second}Z")),
+            state,
+            ..first.clone()
+        };
+        status.runs = vec![share("host-a", RunState::Running, "01"), share("host-c", RunState::Queued, "02")];
+        let (begun, waiting) = in_flight(&status, "load");
+        assert_eq!((begun, waiting), (Some(&status.runs[0]), Some(&status.runs[1])));
+        let expected = Waiting { run: status.runs[1].run.clone(), why: "waits for host-c: away".into() };
+        assert_eq!(behind(&status, &status.runs[0], waiting), Some(expected));
+        let older = share("host-c", RunState::Queued, "00");
+        assert_eq!(behind(&status, &status.runs[0], Some(&older)), None, "what is shown is newer");
+
+        status.runs[0].state = RunState::Retrying;
+        assert_eq!(in_flight(&status, "load").0, Some(&status.runs[0]), "its first attempt has output");
+        status.runs[0].state = RunState::Placed;
+        assert_eq!(in_flight(&status, "load").0, None);
+        assert_eq!(in_flight(&status, "nightly-backup"), (None, None));
     }
-    let ended = newest.records.into_iter().find_map(|record| match record {
-        HistoryEntry::Run(run) => Some(run.run),
-        HistoryEntry::Skip(_) => None,
-    });
-    Ok(Newest { run: ended, unread })
 }

@@ -6,7 +6,6 @@
 
 mod interrupt;
 mod shares;
-mod waiting;
 
 use std::time::Duration;
 
@@ -21,7 +20,7 @@ use super::history::instant;
 use super::history::show::ending;
 use super::logs::{OutputStream, Printer};
 use super::wait::{is_transient, retried};
-use super::{Error, Exit, Io};
+use super::{Error, Exit, Io, waiting};
 use crate::api::client::{AskError, Client};
 use crate::api::control::{TriggerBody, Triggered};
 use crate::api::output::OutputState;
@@ -71,6 +70,7 @@ fn variable(text: &str) -> Result<(String, String), String> {
         _ => Err("expected a variable and its value, such as `DAY=2026-11-20`".to_owned()),
     }
 }
+
 /// One node of `--on`.
 fn node(text: &str) -> Result<NodeName, String> {
     match NodeName::parse(text) {
@@ -80,7 +80,6 @@ fn node(text: &str) -> Result<NodeName, String> {
         node => node,
     }
 }
-
 
 /// A time on the command line in whole seconds. How long ago it was is counted from the last full second.
 fn scheduled_time(text: &str) -> Result<Timestamp, String> {
@@ -197,7 +196,7 @@ fn show_output(client: &Client, run: &RunId, io: &mut Io<'_>) {
             said = awaited;
         }
         // Why a run has no output is part of how it ended, which is said in any case.
-        page.note = None;
+        page.note.take_if(|_| !page.tail_is_whole);
         let printed = printer.print(&page, io);
         if printed.is_err() || matches!(page.state, OutputState::End | OutputState::Absent) {
             let _ = printer.finish(io);

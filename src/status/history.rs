@@ -109,7 +109,18 @@ pub struct Skipped {
     pub decided_at: Timestamp,
 }
 
+/// The least length of a kept end of which something may be left out, in bytes: what is kept of a success is shorter. A
+/// character at the beginning of which a part is left out is left out as a whole.
+const CUT_TAIL: usize = (4 << 10) - 3;
+const CUT_TAIL_OF_SUCCESS: usize = 512 - 3;
+
 impl EndedRun {
+    /// True if the kept end is all that the last attempt has written.
+    pub fn keeps_all_output(&self) -> bool {
+        let cut = if self.outcome == Outcome::Success { CUT_TAIL_OF_SUCCESS } else { CUT_TAIL };
+        self.duration_ms.is_some() && self.dropped_bytes == 0 && self.tail.len() < cut
+    }
+
     /// Why it was not waited for any longer, if it was abandoned: `host-a did not come back before the next occurrence`.
     pub fn why_abandoned(&self) -> Option<&str> {
         self.detail.as_deref().and_then(shown).filter(|_| self.outcome == Outcome::Abandoned)
@@ -237,7 +248,8 @@ impl From<RunEnd> for EndedRun {
     }
 }
 
-/// An occurrence is begun shortly before its time, so its record does not tell when the process started.
+/// An occurrence is begun shortly before its time, so its record does not tell when the process started. Of an attempt
+/// whose end nobody saw, nothing else is known.
 fn started_at(end: &RunEnd) -> Option<Timestamp> {
     let is_lost = end.reason == Some(Reason::NodeDied) || end.outcome == Outcome::Abandoned;
     match end.duration_ms {

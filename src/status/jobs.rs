@@ -298,6 +298,11 @@ impl RunStatus {
         self.state == RunState::Running && !self.unconfirmed
     }
 
+    /// True if an attempt has, or may have, had a process, as far as its state says.
+    pub fn has_begun(&self) -> bool {
+        self.state == RunState::Retrying || self.state.has_process() && !self.unconfirmed
+    }
+
     /// True if this end is the run's, and not that of an earlier attempt whose node has lost the run to another.
     pub(super) fn is_ended_by(&self, last: &LastRun) -> bool {
         (&self.run, &self.node, self.attempt) == (&last.run, &last.node, last.attempt)

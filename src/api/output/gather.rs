@@ -259,6 +259,16 @@ impl Gatherer<'_> {
                     Some(Missing { attempt: Some(attempt), node: node.clone(), why })
                 }
             };
+            let has_all = plan.tail_is_whole && plan.is_last(attempt) && place.offset == 0;
+            if let Some(missing) = missing.as_ref().filter(|_| has_all) {
+                // What the ledger has is as good.
+                if !plan.tail.is_empty() {
+                    (page.tail, page.tail_is_whole) = (Some(plan.tail.clone()), true);
+                    page.note = Some(missing.why.clone());
+                }
+                page.next = Cursor::next_attempt(attempt);
+                continue;
+            }
             let is_missing = missing.is_some();
             page.missing.extend(missing);
             if is_missing && is_running {
@@ -272,7 +282,7 @@ impl Gatherer<'_> {
         }
         if plan.is_over {
             page.state = OutputState::End;
-            page.note.clone_from(&plan.note);
+            page.note = page.note.or_else(|| plan.note.clone());
             page.shares.clone_from(&plan.shares);
         }
         match &plan.unread {

@@ -28,6 +28,9 @@ pub struct OutputPage {
     /// The end of the last attempt's output as the ledger has it, if the output itself is missing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tail: Option<String>,
+    /// That end is all that the attempt has written, so nothing is missing. `note` says why it is not from its node.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub tail_is_whole: bool,
     /// Why there is no output, unless the job just wrote none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
@@ -131,6 +134,7 @@ impl OutputPage {
             state,
             missing: Vec::new(),
             tail: None,
+            tail_is_whole: false,
             note: None,
             attempts: Vec::new(),
             shares: BTreeSet::new(),

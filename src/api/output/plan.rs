@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use crate::status::{EndedRun, HistoryEntry};
 use cronkeeper_core::ledger::Followed;
-use cronkeeper_core::run::{Attempt, Reason, RunId, RunRecord, RunState};
+use cronkeeper_core::run::{Attempt, Reason, RunId, RunRecord};
 use cronkeeper_core::term::NodeName;
 
 /// Where the output of a run is.
@@ -18,6 +18,8 @@ pub(super) struct Plan {
     pub is_over: bool,
     /// The end of the last attempt's output.
     pub tail: String,
+    /// That end is all that the last attempt has written.
+    pub tail_is_whole: bool,
     /// Why there is no output.
     pub note: Option<String>,
     /// The shares of a run on every node: the output is theirs.
@@ -28,7 +30,7 @@ pub(super) struct Plan {
 
 impl Plan {
     pub fn in_flight(record: &RunRecord) -> Self {
-        let has_process = matches!(record.state, RunState::Running | RunState::CutOff);
+        let has_process = record.state.has_process();
         let mut attempts = past(&record.past.attempts);
         if has_process {
             attempts.retain(|(attempt, _)| *attempt < record.attempt);
@@ -73,6 +75,7 @@ impl Plan {
     }
 
     fn ended(end: EndedRun) -> Self {
+        let tail_is_whole = end.keeps_all_output();
         let EndedRun { attempt: last, node, reason, tail, earlier_attempts, .. } = end;
         let mut attempts = past(&earlier_attempts);
         attempts.retain(|(attempt, _)| *attempt < last);
@@ -82,6 +85,7 @@ impl Plan {
             running: None,
             is_over: true,
             tail,
+            tail_is_whole,
             note: reason.and_then(Reason::prevented_start).map(str::to_owned),
             shares: BTreeSet::new(),
             unread: None,
@@ -102,7 +106,7 @@ fn past(attempts: &[Attempt]) -> Vec<(u32, NodeName)> {
 mod tests {
     use super::*;
     use crate::test_records::{record, skip, success};
-    use cronkeeper_core::run::{HistoryRecord, Outcome, RunEnd};
+    use cronkeeper_core::run::{HistoryRecord, Outcome, RunEnd, RunState};
 
     fn nodes(plan: &Plan) -> Vec<(u32, &str)> {
         plan.attempts.iter().map(|(attempt, node)| (*attempt, node.as_str())).collect()
@@ -128,6 +132,22 @@ mod tests {
         let plan = Plan::followed(Followed::Ended(Box::new(HistoryRecord::Run(end)))).unwrap();
         assert_eq!((nodes(&plan), plan.is_over, plan.tail.as_str()), (vec![(1, "host-a"), (3, "host-b")], true, "end"));
         assert!(plan.is_last(3) && !plan.is_last(1));
+    }
+
+    #[test]
+    fn a_short_end_is_all_of_the_output_if_its_end_was_seen() {
+        let plan = |change: fn(&mut RunEnd)| {
+            let mut end = RunEnd { tail: "all of it".into(), ..success(record("load", 0, "s")) };
+            change(&mut end);
+            Plan::over(HistoryRecord::Run(end).into()).tail_is_whole
+        };
+        assert!(plan(|_| {}));
+        assert!(plan(|end| end.tail.clear()), "it wrote nothing");
+        assert!(!plan(|end| end.dropped_bytes = 1));
+        assert!(!plan(|end| end.tail = "x".repeat(510)), "of a success less is kept");
+        assert!(plan(|end| (end.outcome, end.tail) = (Outcome::Failure, "x".repeat(510))));
+        assert!(!plan(|end| (end.outcome, end.tail) = (Outcome::Failure, "x".repeat(4_094))));
+        assert!(!plan(|end| end.duration_ms = None), "nobody saw what it wrote");
     }
 
     #[test]

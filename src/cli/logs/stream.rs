@@ -126,13 +126,16 @@ impl Printer {
             }
         }
         if let Some(tail) = &page.tail {
-            writeln!(io.err, "cronkeeper: its end, as the ledger has it:")?;
+            match page.note.as_deref().filter(|_| page.tail_is_whole) {
+                Some(why) => writeln!(io.err, "cronkeeper: {}; the ledger has all of its output:", escape::plain(why))?,
+                None => writeln!(io.err, "cronkeeper: its end, as the ledger has it:")?,
+            }
             for line in tail.lines() {
                 self.text(line, io)?;
                 writeln!(io.out)?;
             }
         }
-        if let Some(note) = &page.note {
+        if let Some(note) = page.note.as_ref().filter(|_| !page.tail_is_whole) {
             writeln!(io.err, "cronkeeper: run `{}`: {}", page.run, escape::plain(note))?;
         }
         io.out.flush()
@@ -205,7 +208,19 @@ mod tests {
         let run = RunId::parse("load.20261120T023000Z").unwrap();
         let (missing, attempts, shares) = (Vec::new(), Vec::new(), BTreeSet::new());
         let (next, state) = (Cursor::START, OutputState::End);
-        OutputPage { run, lines, skipped: 0, next, state, missing, tail: None, note: None, attempts, shares }
+        OutputPage {
+            run,
+            lines,
+            skipped: 0,
+            next,
+            state,
+            missing,
+            tail: None,
+            tail_is_whole: false,
+            note: None,
+            attempts,
+            shares,
+        }
     }
 
     fn printed(style: Style, escapes: bool, pages: &[OutputPage]) -> (String, String, bool) {
@@ -248,6 +263,15 @@ mod tests {
         assert_eq!(saved, (format!("x\nx\n{note}the\nend\n"), expected, false));
         let json = printed(Style::Json, false, &pages[..3]).0;
         assert!(json.lines().all(|line| serde_json::from_str::<Line>(line).is_ok()), "{json}");
+    }
+
+    #[test]
+    fn an_end_that_is_all_of_the_output_is_not_incomplete() {
+        let (tail, note) = (Some("all".into()), Some("host-b is away".into()));
+        let whole = OutputPage { tail, note, tail_is_whole: true, ..page(Vec::new()) };
+        let (out, err, is_complete) = printed(Style::Text { times: false }, false, &[whole]);
+        assert_eq!((out.as_str(), is_complete), ("all\n", true));
+        assert_eq!(err, "cronkeeper: host-b is away; the ledger has all of its output:\n");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! What a triggered run waits for before its first attempt, in words.
+//! What a run waits for before its first attempt, in words.
 
 use crate::api::client::Client;
 use crate::cli::status::run_state;
@@ -10,7 +10,8 @@ pub(super) fn awaited(client: &Client, run: &RunId) -> Option<String> {
     before_start(&client.get("/v1/status").ok()?, run)
 }
 
-fn before_start(status: &Status, run: &RunId) -> Option<String> {
+/// The same, as this status has it.
+pub(super) fn before_start(status: &Status, run: &RunId) -> Option<String> {
     match status.runs.iter().find(|shown| shown.run == *run) {
         Some(shown) if shown.is_running() => None,
         Some(shown) => Some(run_state(shown, status)),
