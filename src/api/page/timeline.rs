@@ -14,6 +14,8 @@ const MOST_JOBS: usize = 12;
 const MOST_TIMES: usize = 40;
 /// Parts of the axis.
 const PARTS: i32 = 100;
+/// The line for now moves in this many steps over the span.
+const STEPS: i64 = 120;
 const SHORTEST: SignedDuration = SignedDuration::from_hours(1);
 const LONGEST: SignedDuration = SignedDuration::from_hours(24);
 /// The width of the picture, of which the past has a tenth.
@@ -56,10 +58,11 @@ impl Timeline {
         first.sort_unstable();
         first.truncate(MOST_JOBS);
         let furthest = first.last().map_or(status.at, |(next, _)| *next);
+        // The line for now is drawn up to a step late, and what is due furthest away is to be on the picture all the same.
+        let ahead = furthest.duration_since(status.at).as_secs() * STEPS / (STEPS - 1) + 1;
         // In whole hours, so that the scale does not change all the time.
-        let hours = (furthest.duration_since(status.at).as_secs() + 3_599) / 3_600;
-        let span = SignedDuration::from_hours(hours).clamp(SHORTEST, LONGEST);
-        let step = span.as_secs() / 120;
+        let span = SignedDuration::from_hours((ahead + 3_599) / 3_600).clamp(SHORTEST, LONGEST);
+        let step = span.as_secs() / STEPS;
         let now = Timestamp::from_second(status.at.as_second().div_euclid(step) * step).unwrap_or(status.at);
         let until = now.saturating_add(span).unwrap_or(Timestamp::MAX);
         let lanes = first.iter().filter_map(|(next, name)| {
@@ -263,6 +266,16 @@ mod tests {
         assert!(text.contains(">now<") && text.contains(">08:50<") && text.contains(">09:30<"), "{text}");
         // 22 min 40 s of an hour; the picture is drawn for the half minute.
         assert!(text.contains("class=\"due\" d=\"M445 2v12\""), "{text}");
+    }
+
+    #[test]
+    fn what_is_due_at_the_end_of_the_span_is_on_the_picture() {
+        let yaml = "jobs:\n  load: {schedule: '0 3 * * *', command: 'true'}\n";
+        for minute in 0..60 {
+            let (timeline, _) = timeline(yaml, &format!("2026-11-19T10:{minute:02}:12Z"), "UTC");
+            assert_eq!(timeline.lanes.len(), 1, "{minute}");
+            assert!(timeline.lanes[0].next <= timeline.until, "{minute}");
+        }
     }
 
     #[test]
