@@ -329,7 +329,8 @@ mod tests {
         status.drained = sample::drained("host-b");
         let gone_since = sample::at("2026-11-20T02:57:00Z");
         let node = NodeName::new("host-c");
-        status.missing.push(MissingMember { node, host: "c.example".into(), gone_since, last_seen: None });
+        let (host, last_seen) = ("c.example".into(), None);
+        status.missing.push(MissingMember { node, host, gone_since, last_seen, was_place: true });
         let text = text(&status);
         assert!(
             text.contains("class=\"leads\"") && text.contains("<strong>host-a</strong> leads since Nov 19 23:12:00."),

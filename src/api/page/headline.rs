@@ -231,7 +231,8 @@ mod tests {
         status.jobs[1].error = Some("x".into());
         let gone_since = sample::at("2026-11-20T02:57:00Z");
         let node = NodeName::new("host-c");
-        status.missing.push(MissingMember { node, host: "c.example".into(), gone_since, last_seen: None });
+        let (host, last_seen) = ("c.example".into(), None);
+        status.missing.push(MissingMember { node, host, gone_since, last_seen, was_place: true });
         status.drained = sample::drained("host-b");
         let worst = "1 of 3 jobs fails · 1 more needs attention · 1 running · host-a leads · \
                      host-c missing · host-b drained";
