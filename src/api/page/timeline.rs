@@ -58,13 +58,17 @@ impl Timeline {
         first.sort_unstable();
         first.truncate(MOST_JOBS);
         let furthest = first.last().map_or(status.at, |(next, _)| *next);
-        // The line for now is drawn up to a step late, and what is due furthest away is to be on the picture all the same.
-        let ahead = furthest.duration_since(status.at).as_secs() * STEPS / (STEPS - 1) + 1;
         // In whole hours, so that the scale does not change all the time.
-        let span = SignedDuration::from_hours((ahead + 3_599) / 3_600).clamp(SHORTEST, LONGEST);
-        let step = span.as_secs() / STEPS;
-        let now = Timestamp::from_second(status.at.as_second().div_euclid(step) * step).unwrap_or(status.at);
-        let until = now.saturating_add(span).unwrap_or(Timestamp::MAX);
+        let hours = (furthest.duration_since(status.at).as_secs() + 3_599) / 3_600;
+        let axis = |hours| {
+            let span = SignedDuration::from_hours(hours).clamp(SHORTEST, LONGEST);
+            let step = span.as_secs() / STEPS;
+            let now = Timestamp::from_second(status.at.as_second().div_euclid(step) * step).unwrap_or(status.at);
+            (now, now.saturating_add(span).unwrap_or(Timestamp::MAX))
+        };
+        // The line for now is drawn up to a step late, so the axis may end before what is due furthest away.
+        let shortest = Some(axis(hours)).filter(|(_, until)| *until >= furthest);
+        let (now, until) = shortest.unwrap_or_else(|| axis(hours + 1));
         let lanes = first.iter().filter_map(|(next, name)| {
             let shown = status.jobs.iter().find(|job| job.name == *name)?;
             Some(Lane::of(set.jobs.get(name)?, shown, *next, status, until)).filter(|_| *next <= until)
