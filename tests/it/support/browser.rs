@@ -125,11 +125,16 @@ impl Browser {
         assert!(clicked.is_some(), "{selector} cannot be clicked: {}", self.text("body"));
     }
 
-    /// Types into a field.
+    /// Waits for a field, and types into it.
     pub fn type_into(&self, selector: &str, text: &str) {
-        let element = self.element(selector).unwrap_or_else(|| panic!("no {selector}: {}", self.text("body")));
-        let answer = self.ask("POST", &format!("/element/{element}/value"), Some(&json!({ "text": text })));
-        assert!(answer.is_null(), "{selector}: {answer}");
+        let typed = poll(LONG, || {
+            let element = self.element(selector)?;
+            // The page may have replaced the element since it was found. Then nothing was typed.
+            self.ask("POST", &format!("/element/{element}/value"), Some(&json!({ "text": text })))
+                .is_null()
+                .then_some(())
+        });
+        assert!(typed.is_some(), "{selector} takes no text: {}", self.text("body"));
     }
 
     /// A picture of what is seen, as PNG in base64.
