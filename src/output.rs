@@ -30,6 +30,7 @@ mod store;
 mod sweep;
 
 pub use self::layout::OutputKey;
+pub(crate) use self::line::grouped;
 pub use self::line::{Line, Lines, Source};
 pub use self::queue::OutputQueue;
 pub use self::reader::{LocalPage, PageEnd, Reader, Wanted};

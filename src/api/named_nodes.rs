@@ -3,7 +3,6 @@
 //! The leader judges them again, by its own jobs file, when it gives each node its share.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
 
 use axum::http::StatusCode;
 use jiff::Timestamp;
@@ -11,9 +10,9 @@ use jiff::Timestamp;
 use super::nodes::no_such_node;
 use super::{ApiState, RefusedRequest};
 use crate::status::{Status, away_since, drain_in_words};
-use cronkeeper_core::clock::{later, stamp};
+use cronkeeper_core::clock::stamp;
 use cronkeeper_core::election::{Place, Queue};
-use cronkeeper_core::engine::unplaceable;
+use cronkeeper_core::engine::{too_old_from, unplaceable};
 use cronkeeper_core::job::{Job, JobName, RunOn};
 use cronkeeper_core::term::NodeName;
 
@@ -121,18 +120,8 @@ fn until(job: &Job, now: Timestamp) -> String {
         // Of what it runs after, an occurrence may come before.
         return "until its misfire window is over".to_owned();
     }
-    let at = match (job.misfire_window, job.next_after(now)) {
-        (Some(window), _) => later(now, window),
-        (None, Some(next)) => next.clamp(later(now, LEAST_WINDOW), later(now, LONGEST_WINDOW)),
-        (None, None) => later(now, LONGEST_WINDOW),
-    };
-    format!("until {}Z", stamp(at))
+    format!("until {}Z", stamp(too_old_from(job, job, now)))
 }
-
-/// How long a triggered run of a job without a `misfire_window` is valid: until the next occurrence, but not for less or
-/// more than these.
-const LEAST_WINDOW: Duration = Duration::from_secs(60);
-const LONGEST_WINDOW: Duration = Duration::from_secs(12 * 3600);
 
 impl NotThere {
     fn code(&self) -> StatusCode {
@@ -184,7 +173,7 @@ fn check(job: &Job, node: &NodeName, queue: &Queue) -> Result<(), NotThere> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::status::{MissingMember, sample};
+    use crate::status::sample;
 
     fn job(keys: &str) -> Job {
         let yaml = format!("jobs:\n  load: {{schedule: '@daily', command: 'true', {keys}}}\n");
@@ -220,14 +209,7 @@ mod tests {
         assert_eq!(noted("host-b", &status).as_deref(), Some(drained));
         let waits = "its share waits for it until noon, and is skipped then";
         assert_eq!(noted("host-c", &status), Some(format!("host-c is away: {waits}")));
-        let (node, gone_since) = (NodeName::new("host-c"), sample::at("2026-11-20T02:57:00Z"));
-        status.missing.push(MissingMember {
-            node,
-            host: "c.example".into(),
-            gone_since,
-            last_seen: None,
-            was_place: true,
-        });
+        status.missing.push(sample::missing("host-c"));
         let away = format!("host-c has been away since 2026-11-20 02:57:00Z: {waits}");
         assert_eq!(noted("host-c", &status), Some(away));
         status.members[0].published.draining = true;

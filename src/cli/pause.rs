@@ -17,7 +17,7 @@ use cronkeeper_core::duration;
 use cronkeeper_core::escape;
 use cronkeeper_core::job::JobName;
 use cronkeeper_core::ledger::filter::JobPattern;
-use cronkeeper_core::run::{Pause, RunId, RunState};
+use cronkeeper_core::run::{Pause, RunId};
 use cronkeeper_core::suggest::counted;
 
 /// Most jobs that are named in the output; the others are counted.
@@ -260,8 +260,7 @@ fn until(pause: &Pause) -> String {
 
 /// The runs in flight of these jobs, which must be sorted.
 fn runs_in_flight<'a>(status: &'a Status, jobs: &[JobName]) -> Vec<&'a RunId> {
-    let is_there = |state| matches!(state, RunState::Running | RunState::CutOff);
-    let runs = status.runs.iter().filter(|run| is_there(run.state) && run.ended.is_none());
+    let runs = status.runs.iter().filter(|run| run.state.has_process() && run.ended.is_none());
     runs.map(|run| &run.run).filter(|run| jobs.binary_search(run.job()).is_ok()).collect()
 }
 

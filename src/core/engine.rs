@@ -38,6 +38,7 @@ mod transfer;
 use jiff::{SignedDuration, Timestamp};
 
 pub use self::command::{Command, Event, Start};
+pub use self::misfire::too_old_from;
 pub use self::report::{AlarmChange, AlarmNews, END_OF_PAUSE, MarkAhead, Report, Unfit};
 pub use self::runs::unplaceable;
 

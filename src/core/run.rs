@@ -460,6 +460,11 @@ impl Reason {
     }
 }
 
+/// Most bytes that are kept of the end of an attempt's output, before invalid UTF-8 is replaced.
+pub const LONGEST_TAIL: usize = 4 << 10;
+/// The same of a run that succeeded.
+pub const LONGEST_TAIL_OF_SUCCESS: usize = 512;
+
 /// The history record of a run that ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RunEnd {

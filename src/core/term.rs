@@ -37,7 +37,8 @@ impl NodeName {
         Ok(Self(name.to_owned()))
     }
 
-    /// True if a node with this name can be given shares of jobs on every node, whose runs have its name in theirs.
+    /// True if a node with this name can be given shares of jobs on every node: the ids of shares have its name, and name
+    /// files.
     pub fn may_have_shares(&self) -> bool {
         self.0.len() <= Self::LONGEST_WITH_SHARES
     }

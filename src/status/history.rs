@@ -10,7 +10,9 @@ use super::shown;
 use cronkeeper_core::job::JobName;
 use cronkeeper_core::ledger::Filter;
 use cronkeeper_core::ledger::filter::{Ending, Kind, Position};
-use cronkeeper_core::run::{Attempt, HistoryRecord, Outcome, Reason, RunEnd, RunId, Skip, SkipReason};
+use cronkeeper_core::run::{
+    Attempt, HistoryRecord, LONGEST_TAIL, LONGEST_TAIL_OF_SUCCESS, Outcome, Reason, RunEnd, RunId, Skip, SkipReason,
+};
 use cronkeeper_core::term::{FencingToken, NodeName};
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -109,16 +111,15 @@ pub struct Skipped {
     pub decided_at: Timestamp,
 }
 
-/// The least length of a kept end of which something may be left out, in bytes: what is kept of a success is shorter. A
-/// character at the beginning of which a part is left out is left out as a whole.
-const CUT_TAIL: usize = (4 << 10) - 3;
-const CUT_TAIL_OF_SUCCESS: usize = 512 - 3;
+/// So many bytes at most are left out at the beginning of a kept end besides what does not fit: the rest of a character.
+const REST_OF_CHARACTER: usize = 3;
 
 impl EndedRun {
     /// True if the kept end is all that the last attempt has written.
     pub fn keeps_all_output(&self) -> bool {
-        let cut = if self.outcome == Outcome::Success { CUT_TAIL_OF_SUCCESS } else { CUT_TAIL };
-        self.duration_ms.is_some() && self.dropped_bytes == 0 && self.tail.len() < cut
+        let longest = if self.outcome == Outcome::Success { LONGEST_TAIL_OF_SUCCESS } else { LONGEST_TAIL };
+        let is_whole = self.tail.len() < longest - REST_OF_CHARACTER;
+        self.duration_ms.is_some() && self.dropped_bytes == 0 && is_whole
     }
 
     /// Why it was not waited for any longer, if it was abandoned: `host-a did not come back before the next occurrence`.

@@ -223,15 +223,7 @@ mod tests {
     fn a_run_that_no_node_can_take_names_the_node_that_it_waits_for_and_why() {
         let mut status = sample::leader();
         (status.places, status.drained) = (sample::places(), sample::drained("host-b"));
-        let gone_since = sample::at("2026-11-20T02:57:00Z");
-        let node = NodeName::new("host-c");
-        status.missing.push(MissingMember {
-            node,
-            host: "c.example".into(),
-            gone_since,
-            last_seen: None,
-            was_place: true,
-        });
+        status.missing.push(sample::missing("host-c"));
         let share = |node: &str, state| {
             let run = status.runs[0].run.clone().on(Some(NodeName::new(node)));
             RunStatus { run, state, ..status.runs[0].clone() }

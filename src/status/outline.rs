@@ -181,36 +181,23 @@ fn outlined_drain(drain: Drain) -> Drain {
     Drain { by: withheld(), at, reason: reason.map(|_| withheld()) }
 }
 
-fn outlined_run(run: RunStatus) -> RunStatus {
+fn outlined_run(mut run: RunStatus) -> RunStatus {
     let RunStatus {
-        run,
-        node,
-        attempt,
-        since,
-        state,
-        retry_at,
-        keep_until,
-        ended,
-        unconfirmed,
-        refused,
+        run: _,
+        node: _,
+        attempt: _,
+        since: _,
+        state: _,
+        retry_at: _,
+        keep_until: _,
+        ended: _,
+        unconfirmed: _,
+        refused: _,
         triggered_by,
         killed_by,
-    } = run;
-    let [triggered_by, killed_by] = [triggered_by, killed_by].map(|by| by.map(|_| withheld()));
-    RunStatus {
-        run,
-        node,
-        attempt,
-        since,
-        state,
-        retry_at,
-        keep_until,
-        ended,
-        unconfirmed,
-        refused,
-        triggered_by,
-        killed_by,
-    }
+    } = &mut run;
+    [triggered_by, killed_by].into_iter().flatten().for_each(|by| *by = withheld());
+    run
 }
 
 fn outlined_last(last: LastRun) -> LastRun {

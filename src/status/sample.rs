@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 
 use super::{
-    Confinement, JobStatus, JobsFile, LastRun, LedgerPart, LimitedBy, NodeState, Role, RunStatus, Session,
-    SharesStatus, Status,
+    Confinement, JobStatus, JobsFile, LastRun, LedgerPart, LimitedBy, MissingMember, NodeState, Role, RunStatus,
+    Session, SharesStatus, Status,
 };
 use cronkeeper_core::election::{Candidate, Member, Place, Published, Queue};
 use cronkeeper_core::job::{Digest, JobName, Label};
@@ -60,6 +60,12 @@ pub(crate) fn places() -> BTreeMap<NodeName, Place> {
 pub(crate) fn drained(node: &str) -> BTreeMap<NodeName, Drain> {
     let drain = Drain { by: "alice".into(), at: at("2026-11-20T02:00:00Z"), reason: None };
     [(NodeName::new(node), drain)].into()
+}
+
+/// A node on another host that was a place, and is gone since.
+pub(crate) fn missing(node: &str) -> MissingMember {
+    let gone_since = at("2026-11-20T02:57:00Z");
+    MissingMember { node: NodeName::new(node), host: "c.example".into(), gone_since, last_seen: None, was_place: true }
 }
 
 /// How the shares of a run ended, each with its node.

@@ -1,18 +1,16 @@
 //! Output of a tree: lines for the log, and a tail for the history.
 //!
 //! Memory stays bounded whatever a job writes: a line is at most [`MAX_LINE`] long and then continues in the next
-//! message; beyond the allowance, bytes are only counted, except those of the tail, the last [`TAIL`] bytes. This module
+//! message; beyond the allowance, bytes are only counted, except those of the tail, the last [`LONGEST_TAIL`] bytes. This module
 //! handles no file descriptors.
 
 use std::collections::VecDeque;
 
 use cronkeeper_core::process::{LINE_COST, Stream, Unsent, character_cost, line_cost};
+use cronkeeper_core::run::LONGEST_TAIL;
 
 /// Longest line in one message, in bytes.
 pub(super) const MAX_LINE: usize = 64 << 10;
-
-/// Length of the tail, in bytes.
-const TAIL: usize = 4 << 10;
 
 /// A message ends with the line with which it costs this much: each is a turn of the daemon's loop, which should be
 /// short.
@@ -259,8 +257,8 @@ struct Tail {
 
 impl Tail {
     fn push(&mut self, stream: Stream, bytes: &[u8]) {
-        let bytes = &bytes[bytes.len().saturating_sub(TAIL)..];
-        let excess = (self.bytes.len() + bytes.len()).saturating_sub(TAIL).min(self.bytes.len());
+        let bytes = &bytes[bytes.len().saturating_sub(LONGEST_TAIL)..];
+        let excess = (self.bytes.len() + bytes.len()).saturating_sub(LONGEST_TAIL).min(self.bytes.len());
         self.bytes.drain(..excess);
         self.bytes.extend_from_slice(bytes);
         self.forget(excess);
@@ -290,7 +288,7 @@ impl Tail {
 
     /// The number of bytes from `start` on that belong to a character which begins before it.
     fn broken(&self, start: usize) -> usize {
-        let may_be_broken = start > 0 || self.bytes.len() == TAIL;
+        let may_be_broken = start > 0 || self.bytes.len() == LONGEST_TAIL;
         let rest = self.bytes[start..].iter().take(3);
         if may_be_broken { rest.take_while(|&&byte| is_continuation(byte)).count() } else { 0 }
     }
@@ -451,7 +449,7 @@ mod tests {
             output.take(Stream::Stdout, &[b'x'; 4_096]);
         }
         assert!(output.stdout.open.capacity() <= 2 * MAX_LINE);
-        assert_eq!(output.tail().len(), TAIL);
+        assert_eq!(output.tail().len(), LONGEST_TAIL);
     }
 
     proptest! {
@@ -535,7 +533,7 @@ mod tests {
                 output.take(if index % 2 == 0 { Stream::Stdout } else { Stream::Stderr }, chunk);
             }
             let all = chunks.concat();
-            let last = &all[all.len().saturating_sub(TAIL)..];
+            let last = &all[all.len().saturating_sub(LONGEST_TAIL)..];
             prop_assert_eq!(output.tail().into_bytes(), last);
         }
     }
@@ -556,7 +554,7 @@ mod tests {
             let dropped = (input.len() as u64).saturating_sub(allowance);
             let is_paid_out = cost(&pieces) + 2 * LINE_COST > (TIMES * allowance).max(LEAST_COST);
             assert!(output.dropped() == dropped || output.dropped() > dropped && is_paid_out);
-            assert!(output.tail().len() <= 3 * TAIL);
+            assert!(output.tail().len() <= 3 * LONGEST_TAIL);
             !pieces.is_empty()
         });
     }

@@ -327,10 +327,7 @@ mod tests {
         let mut status = sample::leader();
         status.queue.truncate(1);
         status.drained = sample::drained("host-b");
-        let gone_since = sample::at("2026-11-20T02:57:00Z");
-        let node = NodeName::new("host-c");
-        let (host, last_seen) = ("c.example".into(), None);
-        status.missing.push(MissingMember { node, host, gone_since, last_seen, was_place: true });
+        status.missing.push(sample::missing("host-c"));
         let text = text(&status);
         assert!(
             text.contains("class=\"leads\"") && text.contains("<strong>host-a</strong> leads since Nov 19 23:12:00."),

@@ -215,7 +215,7 @@ fn has_failed(job: &JobStatus) -> bool {
 mod tests {
     use super::*;
     use crate::api::page::times::Zone;
-    use crate::status::{MissingMember, sample};
+    use crate::status::sample;
     use cronkeeper_core::run::Outcome;
     use cronkeeper_core::term::NodeName;
 
@@ -229,10 +229,7 @@ mod tests {
         assert_eq!(line(&status), "3 jobs, none failing · 1 running · host-a leads");
         status.jobs[0].last.as_mut().expect("it has run").outcome = Outcome::Failure;
         status.jobs[1].error = Some("x".into());
-        let gone_since = sample::at("2026-11-20T02:57:00Z");
-        let node = NodeName::new("host-c");
-        let (host, last_seen) = ("c.example".into(), None);
-        status.missing.push(MissingMember { node, host, gone_since, last_seen, was_place: true });
+        status.missing.push(sample::missing("host-c"));
         status.drained = sample::drained("host-b");
         let worst = "1 of 3 jobs fails · 1 more needs attention · 1 running · host-a leads · \
                      host-c missing · host-b drained";

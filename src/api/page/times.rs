@@ -70,12 +70,17 @@ impl Clock {
     /// The words of what is further away than a day are its date, which no script counts on.
     fn time(&self, at: Timestamp, kind: Option<&str>, words: String) -> Markup {
         let machine = at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
-        let is_near = (at.as_second() - self.now.as_second()).abs() < DAY || kind == Some("since");
+        let is_near = self.is_near(at) || kind == Some("since");
         html! {
             time tabindex="-1" datetime=(machine) title=(self.full(at)) data-kind=[kind] {
                 @if is_near { (words) } @else { (self.short(at)) }
             }
         }
+    }
+
+    /// True if it is less than a day away.
+    fn is_near(&self, at: Timestamp) -> bool {
+        (at.as_second() - self.now.as_second()).abs() < DAY
     }
 
     /// The instant in full: `2026-11-20 02:30:00 UTC`.
@@ -98,10 +103,9 @@ impl Clock {
 
     /// The time of day and how far away that is.
     pub fn both(&self, at: Timestamp) -> Markup {
-        let is_near = (at.as_second() - self.now.as_second()).abs() < DAY;
         html! {
             span.at { (self.short(at)) }
-            @if is_near { " " span.quiet { (self.distance(at)) } }
+            @if self.is_near(at) { " " span.quiet { (self.distance(at)) } }
         }
     }
 

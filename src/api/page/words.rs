@@ -3,6 +3,7 @@
 
 use maud::{Markup, html};
 
+use crate::output::grouped;
 use crate::status::{LastRun, ending_details};
 use cronkeeper_core::duration;
 use cronkeeper_core::run::{Outcome, Reason, RunState};
@@ -19,15 +20,7 @@ pub(super) fn took(ms: Option<u64>) -> String {
 
 /// Formats a count for people: `1,000`.
 pub(super) fn number(count: usize) -> String {
-    let digits = count.to_string();
-    let mut text = String::new();
-    for (place, digit) in digits.chars().enumerate() {
-        if place > 0 && (digits.len() - place).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
+    grouped(count as u64)
 }
 
 /// Formats a count with its noun: `1 job`, `1,000 jobs`.

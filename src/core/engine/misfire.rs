@@ -115,8 +115,8 @@ pub(super) fn is_too_old(job: &Job, root: &Job, made: Timestamp, now: Timestamp)
     }
 }
 
-/// The instant from which [`is_too_old`] is true.
-pub(super) fn too_old_from(job: &Job, root: &Job, made: Timestamp) -> Timestamp {
+/// The instant from which a trigger or a link that was created at `made` is too old to lead to a run.
+pub fn too_old_from(job: &Job, root: &Job, made: Timestamp) -> Timestamp {
     let after = |by: Duration| later(made, by + NANOSECOND);
     match job.misfire_window {
         Some(window) => after(window.max(LATE)),

@@ -10,7 +10,7 @@ use super::runs::{News, Runs};
 use super::shutdown::Shutdown;
 use super::transfer::{GivingUp, LeadershipTransfer};
 use crate::clock::Uptime;
-use crate::job::JobSet;
+use crate::job::{JobName, JobSet};
 use crate::ledger::{Commit, CommitId, Snapshot};
 use crate::process::Notice;
 use crate::run::Outcome;
@@ -264,16 +264,12 @@ impl Parts {
             }
             Purpose::UpdateRun { run, in_doubt, .. } => {
                 runs.on_update_answer(cx, &run, id, in_doubt, answer);
-                if leader.is_some_and(|leader| leader.is_paused(run.job())) {
-                    runs.recall(cx, run.job());
-                }
+                recall_if_paused(cx, runs, leader, run.job());
             }
             Purpose::SkipRun { run, skip } => runs.on_skip_answer(cx, &run, id, skip, answer),
             Purpose::ShareOut { run, given } => {
                 runs.on_share_out_answer(cx, &run, id, *given, answer);
-                if leader.is_some_and(|leader| leader.is_paused(run.job())) {
-                    runs.recall(cx, run.job());
-                }
+                recall_if_paused(cx, runs, leader, run.job());
             }
             Purpose::OfferAgain { run } => runs.on_offered_again(cx, &run, id, answer),
             Purpose::Kill { run } => runs.on_kill_answer(cx, &run, id, answer),
@@ -409,6 +405,13 @@ impl Parts {
             cx.report(Report::GivingUp { to: to.clone(), why });
             self.shutdown.on_hand_over(cx, to);
         }
+    }
+}
+
+/// Takes back what was being placed of a job when that was paused.
+fn recall_if_paused(cx: &mut Context, runs: &mut Runs, leader: Option<&mut Leader>, job: &JobName) {
+    if leader.is_some_and(|leader| leader.is_paused(job)) {
+        runs.recall(cx, job);
     }
 }
 

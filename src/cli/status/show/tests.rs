@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::fuzz::{Fuzz, LEDGER_WORDS, is_read_back};
-use crate::status::{AlarmStatus, JobStatus, MissingMember, RunStatus, sample};
+use crate::status::{AlarmStatus, JobStatus, RunStatus, sample};
 use cronkeeper_core::job::{Alarm, JobName};
 use cronkeeper_core::run::{Link, Outcome, RunId, RunState, Span, UpstreamResult};
 
@@ -187,14 +187,7 @@ fn a_terminal_shows_what_fits() {
 #[test]
 fn a_node_that_was_there_is_missing() {
     let mut status = sample::leader();
-    let (node, gone_since) = (NodeName::new("host-c"), sample::at("2026-11-20T02:57:00Z"));
-    status.missing.push(MissingMember {
-        node,
-        host: "host-c.example".into(),
-        gone_since,
-        last_seen: None,
-        was_place: true,
-    });
+    status.missing.push(sample::missing("host-c"));
     assert!(text_of(&status).contains("\nMISSING  host-c, gone for 3m\n"));
     status.missing[0].last_seen = Some(sample::at("2026-11-20T02:56:59Z"));
     assert!(text_of(&status).contains("\nMISSING  host-c, gone for 3m\n"), "it was noticed at once");

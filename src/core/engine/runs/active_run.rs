@@ -615,9 +615,7 @@ impl ActiveRun {
             | ActiveRunState::CutOff
             | ActiveRunState::Placed
             | ActiveRunState::Unowned
-            | ActiveRunState::Settling => {
-                matches!(self.record.state, RunState::Running | RunState::CutOff)
-            }
+            | ActiveRunState::Settling => self.record.state.has_process(),
         };
         // An attempt that was begun ahead waited for its time.
         runs.then(|| self.record.begun_at.max(self.record.ready()))

@@ -7,7 +7,7 @@ use rustix::io::Errno;
 use super::active_run::{ActiveRun, Process, StopCause};
 use crate::clock::{Now, earlier};
 use crate::process::{EndedBy, Ending, Exit, StartStep};
-use crate::run::{Outcome, Reason, RunEnd, millis};
+use crate::run::{LONGEST_TAIL_OF_SUCCESS, Outcome, Reason, RunEnd, millis};
 
 const SIGKILL: i32 = 9;
 
@@ -15,9 +15,6 @@ const SIGKILL: i32 = 9;
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 /// Longest pause between two retries.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
-
-/// Bytes of output kept of a successful run. The warden passes on 4 KiB.
-const TAIL_OF_SUCCESS: usize = 512;
 
 /// The end of an attempt.
 pub(super) struct AttemptEnd {
@@ -60,7 +57,8 @@ pub(super) fn judge(now: Now, run: &ActiveRun, process: &Process, ending: &Endin
         Exit::Code(code) => (Some(code), None),
         Exit::Signal { signal, .. } => (None, Some(signal)),
     };
-    let tail = if outcome == Outcome::Success { last_bytes(&ending.tail, TAIL_OF_SUCCESS) } else { &ending.tail };
+    let tail =
+        if outcome == Outcome::Success { last_bytes(&ending.tail, LONGEST_TAIL_OF_SUCCESS) } else { &ending.tail };
     let end = RunEnd {
         v: 1,
         run: run.record.clone(),

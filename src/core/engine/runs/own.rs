@@ -569,10 +569,11 @@ impl Runs {
                     // Released by an earlier process of this node, which died before it received the answer.
                     return self.on_released(cx, run);
                 }
-                let mut is_taken_back = is_released && active.ended().is_some_and(|ended| ended.was_written);
-                if is_released && let Some(process) = active.process_mut() {
-                    // The leader has taken it back, because the service had lost that it was accepted.
-                    (process.needs_change_owner, is_taken_back) = (true, true);
+                // By the leader, because the service had lost that it was accepted; and not by a release of this node that
+                // was not answered before a kill ended it.
+                let is_taken_back = is_released && active.ended().is_none_or(|ended| ended.was_written);
+                if let Some(process) = active.process_mut().filter(|_| is_taken_back) {
+                    process.needs_change_owner = true;
                 }
                 if is_lost || is_taken_back {
                     self.report_rewound(cx, run);

@@ -123,14 +123,8 @@ impl From<Share> for Choice {
     }
 }
 
-/// Longest name of a node that takes shares: their ids have it, and name files.
-const LONGEST_NAME: usize = 64;
 /// What keeps a node with a longer name from a share.
 const TOO_LONG: &str = "has a name of more than 64 characters";
-
-fn has_short_name(node: &NodeName) -> bool {
-    node.as_str().len() <= LONGEST_NAME
-}
 
 /// Where the next attempt goes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -350,7 +344,7 @@ impl Places {
         match &place.member {
             _ if !place.fits(node, job) || !job.run_on.is_placed() => Share::Unfit,
             Some(LivingMember { is_drained: true, .. }) => Share::Drained,
-            Some(member) if !member.is_closed() && place.is_willing(job) && has_short_name(node) => {
+            Some(member) if !member.is_closed() && place.is_willing(job) && node.may_have_shares() => {
                 match load.open < MOST_OPEN {
                     true => Share::Now(Owner { session: member.session.clone(), node: node.clone() }),
                     false => Share::Full,
@@ -364,7 +358,7 @@ impl Places {
     pub fn why_not(&self, job: &Job, node: &NodeName) -> String {
         let why = self.known.get(node).map_or("is not known", |place| match place.why_not(job) {
             _ if !place.fits(node, job) => "does not have the labels",
-            _ if place.member.is_some() && !has_short_name(node) => TOO_LONG,
+            _ if place.member.is_some() && !node.may_have_shares() => TOO_LONG,
             why => why,
         });
         format!("{node} {why}")

@@ -296,9 +296,13 @@ impl Runs {
             return self.offer_here(cx, run);
         }
         let moves = active.record.unstarted_attempts().saturating_sub(1).min(MOST_DOUBLINGS);
-        let to_come = self.time_to_come(cx, run).map_or(Duration::ZERO, |at| at.duration_since(cx.due).unsigned_abs());
-        let answer_by = cx.now.up + to_come + ANSWER_WITHIN * (1 << moves);
+        let answer_by = cx.now.up + self.until_its_time(cx, run) + ANSWER_WITHIN * (1 << moves);
         self.expect_answer(cx, run, answer_by);
+    }
+
+    /// How long it is until the time of a run; zero once that has come.
+    fn until_its_time(&self, cx: &Context, run: &RunId) -> Duration {
+        self.time_to_come(cx, run).map_or(Duration::ZERO, |at| at.duration_since(cx.due).unsigned_abs())
     }
 
     fn expect_answer(&mut self, cx: &Context, run: &RunId, answer_by: Uptime) {
@@ -332,8 +336,7 @@ impl Runs {
         if !self.step(cx, run, RunStep::Place) {
             return;
         }
-        let to_come = self.time_to_come(cx, run).map_or(Duration::ZERO, |at| at.duration_since(cx.due).unsigned_abs());
-        let answer_by = (cx.now.up + to_come.max(ASK_AGAIN)).max(self.answers_from(cx));
+        let answer_by = (cx.now.up + self.until_its_time(cx, run).max(ASK_AGAIN)).max(self.answers_from(cx));
         if let Some(active) = self.active.get_mut(run) {
             active.record.state = RunState::Placed;
             active.placed.get_or_insert(PlacedAt::new(since, answer_by));

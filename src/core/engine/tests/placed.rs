@@ -424,9 +424,7 @@ fn what_waits_for_room_on_a_node_that_refuses_it_is_seen_and_skipped_in_the_end(
     cluster.offer(1);
     cluster.run_for(60 * SECOND);
     let recorded = cluster.recorded(&JobName::parse("a").unwrap());
-    let until = cluster.now.wall.as_second();
-    let missing = (at("10:00:01").as_second()..until)
-        .find(|&second| recorded.get(&jiff::Timestamp::from_second(second).unwrap()) != Some(&1));
+    let missing = occurrences(cluster.now.wall).find(|at| recorded.get(at) != Some(&1));
     assert_eq!(missing, None);
     assert!(cluster.skipped().contains(&"a no-node".to_owned()), "{:?}", cluster.skipped());
 }
@@ -1123,6 +1121,12 @@ fn peace(cluster: &mut Cluster) -> jiff::Timestamp {
     cluster.now.wall
 }
 
+/// Those of a job that is due every second, before this time.
+fn occurrences(until: jiff::Timestamp) -> impl Iterator<Item = jiff::Timestamp> {
+    let seconds = at("10:00:01").as_second()..until.as_second();
+    seconds.map(|second| jiff::Timestamp::from_second(second).unwrap())
+}
+
 proptest! {
     #![proptest_config(crate::fuzz::proptest_config())]
     /// Whatever happens, no attempt is started twice, tokens grow, and once there is peace every occurrence has run or was
@@ -1136,9 +1140,7 @@ proptest! {
         let until = peace(&mut cluster);
         for job in jobs_of_all_kinds() {
             let recorded = cluster.recorded(&job.name);
-            let first = at("10:00:01").as_second();
-            for second in first..until.as_second() {
-                let at = jiff::Timestamp::from_second(second).unwrap();
+            for at in occurrences(until) {
                 prop_assert_eq!(recorded.get(&at), Some(&1), "{} at {}", job.name, at);
             }
         }
@@ -1164,10 +1166,10 @@ proptest! {
         let until = peace(&mut cluster);
         for job in &jobs {
             let recorded = cluster.recorded(&job.name);
-            for second in at("10:00:01").as_second()..until.as_second() {
-                let at = jiff::Timestamp::from_second(second).unwrap();
+            for at in occurrences(until) {
                 // The record of a skip can be lost; the log has it.
-                let known = recorded.get(&at).copied().unwrap_or_else(|| usize::from(cluster.has_reported_skip(&job.name, at)));
+                let logged = || usize::from(cluster.has_reported_skip(&job.name, at));
+                let known = recorded.get(&at).copied().unwrap_or_else(logged);
                 prop_assert_eq!(known, 1, "{} at {}", job.name, at);
             }
         }

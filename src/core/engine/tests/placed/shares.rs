@@ -473,8 +473,7 @@ proptest! {
             let nodes: Vec<NodeName> = (0..3).map(name).collect();
             for node in nodes.iter().filter(|node| job.run_where.is_met_by(node, &Default::default())) {
                 let shares = cluster.shares(&job.name, node);
-                for second in at("10:00:01").as_second()..until.as_second() {
-                    let at = jiff::Timestamp::from_second(second).unwrap();
+                for at in occurrences(until) {
                     prop_assert_eq!(shares.get(&at), Some(&1), "{}@{} at {}", job.name, node, at);
                 }
             }
