@@ -44,7 +44,7 @@ pub struct PauseArgs {
     /// The reason, shown in the status
     #[arg(long, value_name = "TEXT")]
     pub reason: Option<String>,
-    /// How long, such as 2h; then the jobs are resumed [default: until `cronkeeper resume`]
+    /// Resume the jobs after this long, such as 2h [default: `cronkeeper resume` does]
     #[arg(long = "for", value_name = "DURATION", value_parser = duration::parse)]
     pub length: Option<std::time::Duration>,
     /// Wait until none of their runs is in flight
@@ -185,7 +185,7 @@ fn report_failed<'f>(
     io: &mut Io<'_>,
 ) -> Result<(), AskFailure> {
     for (job, why) in failed {
-        writeln!(io.err, "cronkeeper: {job} is left as it was: {}", escape::plain(why))?;
+        writeln!(io.err, "cronkeeper: {job} was not changed: {}", escape::plain(why))?;
     }
     Ok(())
 }

@@ -120,7 +120,7 @@ impl Lacks {
     pub fn write(&self, err: &mut dyn Write) -> io::Result<()> {
         if let Some(error) = &self.ledger_error {
             let error = escape::plain(error);
-            writeln!(err, "cronkeeper: the ledger was not reachable, so only what archives have is shown: {error}")?;
+            writeln!(err, "cronkeeper: the ledger cannot be reached, so only the archives are shown: {error}")?;
         }
         if self.unreadable > 0 {
             let records = counted(self.unreadable, "record");
@@ -135,10 +135,11 @@ impl Lacks {
         }
         self.write_missing(err)?;
         if self.has_more {
-            writeln!(err, "cronkeeper: there are older records: see more with `-n`, or older ones with `--until`")?;
+            writeln!(err, "cronkeeper: there are older records: `-n` shows more of them, `--until` those before a \
+                time")?;
         } else if self.older_elsewhere && self.gap.is_none() {
-            let how = "they are asked only on the socket, or with the token";
-            writeln!(err, "cronkeeper: older records of other nodes are in their archives: {how}")?;
+            let how = "use the socket or the token to see them";
+            writeln!(err, "cronkeeper: other nodes have older records in their archives: {how}")?;
         }
         Ok(())
     }
@@ -156,12 +157,12 @@ impl Lacks {
             let (of, why) = (escape::plain(&first), escape::plain(why));
             writeln!(
                 err,
-                "cronkeeper: records from before {before} may be missing that only {of}{more} {have}: {why}"
+                "cronkeeper: records before {before} that only {of}{more} {have} may be missing: {why}"
             )?;
         }
         if self.missing_more > 0 {
             let more = self.missing_more;
-            writeln!(err, "cronkeeper: records from before {before} may be missing that only {more} other nodes have")?;
+            writeln!(err, "cronkeeper: records before {before} that only {more} other nodes have may be missing")?;
         }
         Ok(())
     }
@@ -220,6 +221,6 @@ mod tests {
     #[test]
     fn without_the_token_it_is_said_that_there_may_be_more() {
         let (_, text) = said(&[page(&[50], r#"{"records": [], "older_elsewhere": true}"#)]);
-        assert!(text.contains("older records of other nodes") && text.contains("with the token"), "{text}");
+        assert!(text.contains("other nodes have older records") && text.contains("or the token"), "{text}");
     }
 }

@@ -22,7 +22,7 @@ pub(super) fn list(client: &Client, run: &RunId, shares: &BTreeSet<RunId>, io: &
     for share in shares {
         table.row([share.to_string(), state(client, share, status.as_ref())]);
     }
-    writeln!(io.err, "cronkeeper: run `{run}` has {}, name one:", counted(shares.len(), "share"))?;
+    writeln!(io.err, "cronkeeper: run `{run}` has {}; name one:", counted(shares.len(), "share"))?;
     table.write(io.err)?;
     Ok(())
 }

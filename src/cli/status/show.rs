@@ -54,7 +54,7 @@ pub(super) fn write(shown: Shown<'_>, screen: Screen, out: &mut dyn Write) -> io
     }
     write_jobs(status, screen, &mut text)?;
     if status.jobs.is_empty() && all > 0 {
-        writeln!(text, "\nnone of {} is selected", counted(all, "job"))?;
+        writeln!(text, "\nnone of {} selected", counted(all, "job"))?;
     }
     match screen.height {
         // The last line is for the cursor.
@@ -114,7 +114,7 @@ fn write_head(status: &Status, counted_jobs: usize, out: &mut dyn Write) -> io::
         line(out, "IDLE", "NOBODY LEADS and no job runs: every node is drained")?;
     }
     if status.has_none_that_may_lead() {
-        line(out, "IDLE", "NOBODY LEADS and nothing new is run: no node that may lead is alive")?;
+        line(out, "IDLE", "NOBODY LEADS and nothing new runs: no node that may lead is alive")?;
     }
     if let Some(failing) = failing(status, counted_jobs) {
         line(out, "FAILING", &failing)?;
@@ -142,7 +142,7 @@ fn write_head(status: &Status, counted_jobs: usize, out: &mut dyn Write) -> io::
         line(
             out,
             "DRIFT",
-            &format!("another jobs file or other time zones than the leader: {}", names(&status.drift)),
+            &format!("jobs file or time zones differ from the leader's: {}", names(&status.drift)),
         )?;
     }
     for damage in &status.damaged {
@@ -155,7 +155,7 @@ fn write_head(status: &Status, counted_jobs: usize, out: &mut dyn Write) -> io::
 fn unread(status: &Status, why: &str) -> String {
     let why = shown(why).map(|why| format!(": {why}")).unwrap_or_default();
     match status.read_at {
-        Some(read_at) => format!("NOT READ, shown is what it held at {}Z{why}", stamp(read_at)),
+        Some(read_at) => format!("NOT READ, showing what it held at {}Z{why}", stamp(read_at)),
         None => format!("NOT READ{why}"),
     }
 }
@@ -271,7 +271,7 @@ fn limits(confinement: &Confinement) -> String {
         LimitedBy::Cgroup => "memory and processes by cgroup",
         LimitedBy::Rlimit => "memory and processes by rlimit",
     };
-    let own = if confinement.cgroup.is_some() { "each run in a cgroup of its own" } else { "no cgroup available" };
+    let own = if confinement.cgroup.is_some() { "each run in its own cgroup" } else { "no cgroup available" };
     format!("{by}; {own}")
 }
 

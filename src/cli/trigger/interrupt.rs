@@ -35,8 +35,8 @@ fn end_on(mut signals: Signals) {
     if signals.forever().next().is_some() {
         if let Some(run) = &*RUN.lock().unwrap_or_else(PoisonError::into_inner) {
             eprintln!(
-                "\ncronkeeper: run `{run}` goes on: \
-                 `cronkeeper logs {run} -f` follows it, `cronkeeper kill {run}` ends it"
+                "\ncronkeeper: run `{run}` continues: `cronkeeper logs {run} -f` follows it, `cronkeeper kill {run}` \
+                 ends it"
             );
         }
         exit(INTERRUPTED);

@@ -192,7 +192,7 @@ fn without_the_ledger_it_is_said_that_the_job_may_have_run_since() {
     until("it can be asked", || ask(a.spec(), &["status"]).0 == Some(0));
     let (code, out, err) = ask(a.spec(), &["logs", "seldom"]);
     assert_eq!((code, out.as_str()), (Some(1), "here\n"), "{err}");
-    assert!(err.contains(&format!("shown is {run}, and the job may have run since")), "{err}");
+    assert!(err.contains(&format!("showing {run}, but the job may have run since")), "{err}");
 }
 
 /// Answers every request with the same text, and keeps the requests.

@@ -186,7 +186,7 @@ fn with_warn_the_command_is_told_and_goes_on() {
     let client = Client::start_with(&ensemble.connect_string(), &["--on-lease-end", "warn", "/locks/a"], script);
     client.await_line("held");
     ensemble.pause(0);
-    client.await_line("the command goes on");
+    client.await_line("the command continues");
     client.await_line("asked");
     ensemble.cont(0);
     client.finish();
