@@ -351,7 +351,8 @@ fn probable_mistakes_give_warnings() {
         ("command: echo $HOME ~", ""),
         (
             "command: x\nmisfire: run-all",
-            "j:5:14: job `a`: `misfire: run-all` without `misfire_window` makes up only the newest missed occurrence, because the window is then the time to the next one",
+            "j:5:14: job `a`: `misfire: run-all` without `misfire_window` makes up for only the newest missed \
+             occurrence, because the window is then the time to the next one",
         ),
         ("command: x\nmisfire: run-all\nmisfire_window: 1d", ""),
         (
