@@ -317,7 +317,7 @@ pub(super) fn limited_reason(reason: Option<String>) -> Result<Option<String>, R
 pub(super) fn unread_body(code: StatusCode, error: String) -> RefusedRequest {
     match code {
         StatusCode::PAYLOAD_TOO_LARGE => {
-            let error = format!("the request is longer than the {} KiB that one may be", MOST_BYTES >> 10);
+            let error = format!("the request is longer than {} KiB", MOST_BYTES >> 10);
             RefusedRequest::new(code, error)
         }
         _ => RefusedRequest::new(code, error),

@@ -137,7 +137,7 @@ impl HistoryRequest {
         parameters.iter().try_for_each(|(name, value)| request.add(name, value, now)).map_err(bad)?;
         let is_alone = !is_of_job && parameters.iter().all(|(name, _)| matches!(&**name, "run" | "local"));
         match &request.run {
-            Some(_) if !is_alone => Err(bad("`run` goes with `local` only: it names one record".to_owned())),
+            Some(_) if !is_alone => Err(bad("`run` names one record, so only `local` may go with it".to_owned())),
             _ => Ok(request),
         }
     }
@@ -417,7 +417,7 @@ mod tests {
             ("outcom=failure", "there is no parameter `outcom`, did you mean `outcome`?"),
             ("failed=yes", "`failed` must be true or false"),
             ("local=", "`local` must be true or false"),
-            ("run=load.20261120T024000Z&job=load", "`run` goes with `local` only: it names one record"),
+            ("run=load.20261120T024000Z&job=load", "`run` names one record, so only `local` may go with it"),
         ] {
             assert_eq!(asked(text).unwrap_err(), why, "{text}");
         }

@@ -201,8 +201,8 @@ impl ApiState {
             ForgetNode::Forgotten => {}
             ForgetNode::Alive => {
                 let error = format!(
-                    "{node} is alive, and would be back at once: stop its daemon first; if that is dead, its session ends \
-                     within the session timeout"
+                    "{node} is alive, and would come back at once: stop its daemon first; if its daemon is dead, its \
+                     session ends within the session timeout"
                 );
                 return Err(RefusedRequest::new(StatusCode::CONFLICT, error));
             }
@@ -450,7 +450,7 @@ fn refusal(to: Option<&str>, reason: &str) -> String {
 }
 
 fn late(leader: &NodeName) -> RefusedRequest {
-    let error = format!("{leader} did not resign within {} s: see its log, or it will do so later", TIMEOUT.as_secs());
+    let error = format!("{leader} did not resign within {} s, and may still do so: see its log", TIMEOUT.as_secs());
     RefusedRequest::new(StatusCode::GATEWAY_TIMEOUT, error)
 }
 

@@ -196,7 +196,7 @@ pub(super) fn put_queue(status: &mut Status, queue: Known<Queue>) -> Option<Old>
         let error = if read_at < session.since {
             format!("the connection to {} is lost", status.backend)
         } else if status.at > lease_over {
-            format!("{} answers, and confirms nothing that this node writes", status.backend)
+            format!("{} answers, but does not confirm what this node writes", status.backend)
         } else {
             return None;
         };
@@ -260,6 +260,6 @@ mod tests {
         assert_eq!(leader_at("2026-11-20T02:59:40Z"), (true, None, None), "its session may go on");
         let (knows, until, why) = leader_at("2026-11-20T02:59:41Z");
         assert_eq!((knows, until), (false, Some(("host-a".to_owned(), lost_at.to_owned()))));
-        assert!(why.is_some_and(|why| why.ends_with("answers, and confirms nothing that this node writes")));
+        assert!(why.is_some_and(|why| why.ends_with("answers, but does not confirm what this node writes")));
     }
 }

@@ -172,10 +172,7 @@ pub const GUIDES: &[Guide] = &[
         ],
         exits: &[
             FINE,
-            (
-                "1",
-                "part of the output is missing, the run is unknown, or it has several shares and you must name one",
-            ),
+            ("1", "part of the output is missing, the run is unknown, or it has several shares and you must name one"),
             NO_SUCH_RUN,
             NO_NODE,
         ],
@@ -225,8 +222,11 @@ pub const GUIDES: &[Guide] = &[
                 "Skip the job on all nodes until it is resumed",
             ),
             ("cronkeeper pause 'backup-*' --for 2h", "Skip these jobs for two hours"),
-            ("cronkeeper pause --all --for 30m --wait", "Before a deployment: pause everything, and return once \
-                nothing runs"),
+            (
+                "cronkeeper pause --all --for 30m --wait",
+                "Before a deployment: pause everything, and return once \
+                nothing runs",
+            ),
         ],
         exits: &[
             FINE,
@@ -256,8 +256,11 @@ pub const GUIDES: &[Guide] = &[
         )],
         exits: &[
             FINE,
-            ("1", "the job is not silent, or the history does not show all that ran while the clock was ahead; \
-                nothing has changed"),
+            (
+                "1",
+                "the job is not silent, or the history does not show all that ran while the clock was ahead; \
+                nothing has changed",
+            ),
             NO_SUCH_JOB,
             NO_NODE,
         ],
@@ -296,10 +299,7 @@ pub const GUIDES: &[Guide] = &[
     },
     Guide {
         command: "forget",
-        examples: &[(
-            "cronkeeper forget host-b",
-            "This host is gone for good: jobs on every node stop waiting for it",
-        )],
+        examples: &[("cronkeeper forget host-b", "This host is gone for good: jobs on every node stop waiting for it")],
         exits: &[FINE, REFUSED, USAGE, NO_NODE],
         files: &[SOCKET],
         see_also: &["cronkeeper-nodes(8)", "cronkeeper-drain(8)"],
@@ -323,8 +323,11 @@ pub const GUIDES: &[Guide] = &[
     },
     Guide {
         command: "exec",
-        examples: &[("cronkeeper exec nightly-backup --jobs jobs.yaml", "Try out a job before you put it on the \
-            hosts")],
+        examples: &[(
+            "cronkeeper exec nightly-backup --jobs jobs.yaml",
+            "Try out a job before you put it on the \
+            hosts",
+        )],
         exits: &[
             FINE,
             ("1", "the job cannot be run"),

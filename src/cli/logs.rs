@@ -171,12 +171,12 @@ fn reason(why: &str) -> String {
 }
 
 impl Args {
-    /// The job's newest run: of those in flight one that has begun, else the one that ended last. One that has not begun
-    /// is the newest if it is awaited, or there is no other.
+    /// The job's newest run: one in flight that has begun, else the one that ended last. A run that has not begun
+    /// counts only with `--follow`, or if the job has no other run.
     fn newest_run(&self, client: &Client) -> Result<Newest, AskFailure> {
         // A run's id may be longer than any job's name.
         let Ok(of_job) = JobName::parse(&self.target).map(Filter::of_job) else { return Ok(Newest::default()) };
-        // First, because it fails if there is no such job.
+        // This request fails if there is no such job, so it comes first.
         let mut newest: History = client.get(&path(&of_job, 1, false))?;
         let status: Status = client.get("/v1/status")?;
         let unread = status.unread.clone().or_else(|| newest.ledger_error.take());

@@ -242,7 +242,7 @@ fn refused(ops: &[Op], answer: TxnResponse) -> NotDone {
     let first = ops.iter().zip(found).enumerate().find(|(_, (op, found))| !op.when.holds(*found));
     match first {
         Some((index, (_, found))) => NotDone::Refused { index, found },
-        None => NotDone::Failed(Error::Unanswered("etcd refuses a commit all of whose conditions hold".to_owned())),
+        None => NotDone::Failed(Error::Unanswered("etcd refuses a commit although all its conditions hold".to_owned())),
     }
 }
 
@@ -286,7 +286,7 @@ impl Gateways {
             let txn = Txn { compare: Vec::new(), success, failure: Vec::new() };
             let answer = self.reads.ask::<TxnResponse>("/v3/kv/txn", &txn, self.patience).await?;
             if !answer.succeeded || answer.header.revision.0 == 0 || answer.responses.len() != part.len() {
-                return Err(Failed::Unanswered("etcd gives an answer that is not to the question".to_owned()));
+                return Err(Failed::Unanswered("etcd's answer does not fit the request".to_owned()));
             }
             moment.get_or_insert(answer.header.revision);
             answers.extend(answer.responses.into_iter().map(|response| response.response_range.unwrap_or_default()));

@@ -102,7 +102,7 @@ impl Remote for Postgres {
 
     async fn look(&self) -> Result<Looked, ConnectError> {
         let Entered { worth, existed, .. } = self.0.enter(IfMissing::Leave).await?;
-        let for_node = if existed { "the cluster's schema is there" } else { "a node would make the schema" };
+        let for_node = if existed { "the cluster's schema is there" } else { "a node would create the schema" };
         Ok(Looked { worth, for_node: Some(for_node) })
     }
 }

@@ -66,15 +66,23 @@ const RETRIES: &[Key] = &[
 /// The keys of `concurrency_group`.
 const GROUP: &[Key] = &[
     Key { name: "name", form: Form::Text, about: "The group's name." },
-    Key { name: "limit", form: Form::Text, about: "Maximum number of concurrent runs of all jobs that name the \
-        group." },
+    Key {
+        name: "limit",
+        form: Form::Text,
+        about: "Maximum number of concurrent runs of all jobs that name the \
+        group.",
+    },
 ];
 
 /// The keys of `calendar`.
 const CALENDAR: &[Key] = &[
     Key { name: "exclude", form: Form::TextOrTexts, about: "Files with dates on which the job is not due." },
-    Key { name: "only", form: Form::TextOrTexts, about: "Files with the dates on which the job is due, and no \
-        others." },
+    Key {
+        name: "only",
+        form: Form::TextOrTexts,
+        about: "Files with the dates on which the job is due, and no \
+        others.",
+    },
 ];
 
 macro_rules! job_keys {

@@ -452,8 +452,8 @@ impl Reason {
             Self::NotExecutable => Some("its program cannot be executed"),
             Self::NoUser => Some("its user or group is unknown on its node"),
             Self::NoDirectory => Some("its working directory cannot be entered"),
-            Self::NoEnvironment => Some("an environment file of it cannot be used"),
-            Self::NoSecret => Some("a secret of it cannot be used"),
+            Self::NoEnvironment => Some("one of its environment files cannot be used"),
+            Self::NoSecret => Some("one of its secrets cannot be used"),
             Self::Parameters => Some("its job does not take its parameters"),
             _ => None,
         }

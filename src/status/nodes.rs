@@ -187,7 +187,7 @@ impl NodeStatus {
         let drained = self.drained.then(|| "drained".to_owned());
         let never_leads = self.never_leads.then(|| "never leads".to_owned());
         let draining = self.draining.then(|| "shutting down".to_owned());
-        let suspect = self.suspect.then(|| "accepts nothing in time".to_owned());
+        let suspect = self.suspect.then(|| "does not accept in time".to_owned());
         let other = (self.same_jobs == Some(false)).then(|| "different jobs file".to_owned());
         let most = NodeName::LONGEST_WITH_SHARES;
         let long_name = (!self.node.may_have_shares())
@@ -267,7 +267,7 @@ mod tests {
             [(1, 0, true, false, Some(true)), (0, 1, true, true, Some(false)), (0, 0, false, false, None),]
         );
         let notes: Vec<_> = nodes.iter().map(|node| node.notes(|at| format!("away since {at}"))).collect();
-        assert_eq!(notes, ["accepts nothing in time", "drained, different jobs file", "away"]);
+        assert_eq!(notes, ["does not accept in time", "drained, different jobs file", "away"]);
         let long_name = NodeStatus { node: NodeName::new("n".repeat(65)), suspect: false, ..nodes[0].clone() };
         let note = "no jobs with `run_on: every`: its name has more than 64 characters";
         assert_eq!(long_name.notes(|at| at.to_string()), note);

@@ -170,7 +170,7 @@ fn part(answer: History, filter: &Filter, node: &NodeName) -> Result<(Vec<Histor
     if let (Some(to), Some(before)) = (&covered_to, &filter.before)
         && to >= before
     {
-        return Err(format!("{node} searched its archive for too long"));
+        return Err(format!("{node} took too long to search its archive"));
     }
     answer.records.retain(|record| record.is_wanted(filter));
     Ok((answer.records, covered_to))

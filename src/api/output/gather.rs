@@ -296,7 +296,7 @@ impl Gatherer<'_> {
     /// If an attempt is known to have written something that its node does not have any more, says so.
     fn not_kept(&self, plan: &Plan, attempt: u32, node: &NodeName) -> Option<Missing> {
         let wrote = plan.is_last(attempt) && !plan.tail.is_empty();
-        let why = format!("{node} does not keep it, or no longer: see `--output-retention`");
+        let why = format!("{node} did not keep it, or has removed it: see `--output-retention`");
         wrote.then(|| Missing { attempt: Some(attempt), node: node.clone(), why })
     }
 
@@ -321,7 +321,7 @@ impl Gatherer<'_> {
             wait.as_secs().min(2),
         );
         let page: OutputPage = self.state.peers()?.get(member, &path, wait).await?;
-        part_of(page, &self.run, from).map_err(|why| format!("{node} has answered with nonsense: {why}"))
+        part_of(page, &self.run, from).map_err(|why| format!("the answer of {node} is garbled: {why}"))
     }
 
     /// True if this node can read the output that this one keeps.

@@ -252,7 +252,7 @@ fn worded(status: &Status, clock: &Clock) -> Vec<String> {
         problems.push("Nobody leads and no job runs: every node is drained".to_owned());
     }
     if status.has_none_that_may_lead() {
-        problems.push("Nobody leads and nothing new is run: no node that may lead is alive".to_owned());
+        problems.push("Nobody leads and nothing new runs: no node that may lead is alive".to_owned());
     }
     if !status.ready {
         let awaited = status.awaiting.as_deref().unwrap_or("its turn to take part");
@@ -270,7 +270,7 @@ fn worded(status: &Status, clock: &Clock) -> Vec<String> {
     if !status.jobs_file.valid {
         let used = match status.jobs_file.last_good {
             true => format!("the node uses the last good jobs, of {}", clock.short(status.jobs_file.loaded_at)),
-            false => "the jobs loaded before stay in use".to_owned(),
+            false => "the previous jobs stay in use".to_owned(),
         };
         problems.push(format!("The jobs file was rejected; {used}"));
         problems.extend(each_shown(&status.jobs_file.errors, "error"));
@@ -294,7 +294,7 @@ fn unread(status: &Status, clock: &Clock) -> Option<String> {
     let why = shown(why).map_or_else(|| format!("; the cause is {HIDDEN}"), |why| format!(": {why}"));
     let mut text = format!("The ledger was not read{why}");
     if let Some(read_at) = status.read_at {
-        text.push_str(&format!(". What is shown of it is what it held at {}", clock.short(read_at)));
+        text.push_str(&format!(". What you see of it is what it held at {}", clock.short(read_at)));
     }
     if !status.unknown.is_empty() {
         let parts: Vec<&str> = status.unknown.iter().map(|part| part.describe()).collect();

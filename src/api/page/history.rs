@@ -58,7 +58,7 @@ impl Filter {
     /// The records that it selects.
     ///
     /// # Errors
-    /// If a text can be in no name, is no time, or an outcome is unknown.
+    /// If no name can contain a text, a text is not a time, or an outcome is unknown.
     pub fn records(&self, clock: &Clock) -> Result<Records, RefusedRequest> {
         let bad = |why: String| RefusedRequest::new(StatusCode::BAD_REQUEST, why);
         let jobs = match self.job.as_str() {

@@ -108,7 +108,7 @@ pub(super) fn section(run: &RunId, known: &Known<'_>, newest: Option<&NewestOutp
 fn lines(run: &RunId, newest: &NewestOutput) -> Markup {
     html! {
         @if newest.is_end_only {
-            p.quiet { "Only the end is shown here. " code { "cronkeeper logs " (run) } " begins at the beginning." }
+            p.quiet { "Only the end is shown here. " code { "cronkeeper logs " (run) } " starts at the beginning." }
         }
         (remarks(newest))
         @if newest.lines.is_empty() { p.quiet { "Nothing so far." } } @else { (scroller("Output", &coloured(newest))) }

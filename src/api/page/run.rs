@@ -109,7 +109,7 @@ impl RunPage<'_> {
                     div.wide { dt { "Waits for" } dd { (self.awaited(others)) } }
                 }
                 @if let Some(until) = run.keep_until.filter(|_| run.state == RunState::CutOff) {
-                    (fact("May go on until", &html! { (clock.short(until)) }))
+                    (fact("May continue until", &html! { (clock.short(until)) }))
                 }
                 @if let Some(by) = run.triggered_by.as_deref().and_then(shown) {
                     (fact("Triggered by", &html! { (by) }))

@@ -83,7 +83,7 @@ impl Timeline {
                 @if self.has_jobs {
                     h2 #timeline-title { "Coming" }
                     @if !self.has_leader && !self.lanes.is_empty() {
-                        p.unknown { "Nothing of this starts while no node leads." }
+                        p.unknown { "None of these start while no node leads." }
                     }
                     @if self.lanes.is_empty() { p.quiet { "Nothing is due in the next " (self.hours()) "." } }
                     @else {

@@ -135,8 +135,11 @@ impl Lacks {
         }
         self.write_missing(err)?;
         if self.has_more {
-            writeln!(err, "cronkeeper: there are older records: `-n` shows more of them, `--until` those before a \
-                time")?;
+            writeln!(
+                err,
+                "cronkeeper: there are older records: `-n` shows more of them, `--until` those before a \
+                time"
+            )?;
         } else if self.older_elsewhere && self.gap.is_none() {
             let how = "use the socket or the token to see them";
             writeln!(err, "cronkeeper: other nodes have older records in their archives: {how}")?;
@@ -155,10 +158,7 @@ impl Lacks {
             let more = if rest.is_empty() { String::new() } else { format!(" and {} more", rest.len()) };
             let have = if nodes.len() == 1 { "has" } else { "have" };
             let (of, why) = (escape::plain(&first), escape::plain(why));
-            writeln!(
-                err,
-                "cronkeeper: records before {before} that only {of}{more} {have} may be missing: {why}"
-            )?;
+            writeln!(err, "cronkeeper: records before {before} that only {of}{more} {have} may be missing: {why}")?;
         }
         if self.missing_more > 0 {
             let more = self.missing_more;

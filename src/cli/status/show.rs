@@ -139,11 +139,7 @@ fn write_head(status: &Status, counted_jobs: usize, out: &mut dyn Write) -> io::
         }
     }
     if !status.drift.is_empty() {
-        line(
-            out,
-            "DRIFT",
-            &format!("jobs file or time zones differ from the leader's: {}", names(&status.drift)),
-        )?;
+        line(out, "DRIFT", &format!("jobs file or time zones differ from the leader's: {}", names(&status.drift)))?;
     }
     for damage in &status.damaged {
         line(out, "DAMAGED", shown(damage).unwrap_or(HIDDEN))?;

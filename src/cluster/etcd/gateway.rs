@@ -111,7 +111,7 @@ impl Gateway {
         patience: Duration,
     ) -> Result<T, Failed> {
         let body = bytes(body)?;
-        let busy = |_| Failed::Unanswered("etcd has not answered what was asked before".to_owned());
+        let busy = |_| Failed::Unanswered("etcd has not answered the previous request".to_owned());
         let mut open = timeout(patience, self.open.lock()).await.map_err(busy)?;
         for is_last in [false, true] {
             let mut connection = match open.take().filter(|open| !open.sender.is_closed()) {
@@ -271,7 +271,7 @@ impl Open {
             () if error.is_parse() => format!("it is another service, not etcd: {error}"),
             // A member that ends hangs up, too.
             () if !self.is_known && error.is_incomplete_message() => {
-                "it hangs up on a question of etcd: it speaks TLS (https://) or does not, or is another service"
+                "it hangs up on a request for etcd: it speaks TLS (https://) or does not, or is another service"
                     .to_owned()
             }
             () => error.to_string(),

@@ -206,7 +206,11 @@ impl<S: Store, K: Clock> Driver<S, K> {
             Ok(_) => Ok(true),
             // No other session has this id: a try without an answer has made it.
             Err(NotDone::Refused { index: 0, .. }) => Ok(false),
-            Err(NotDone::Refused { .. }) => Err(Error::Unanswered("others have begun sessions meanwhile".to_owned())),
+            Err(NotDone::Refused { .. }) => Err(Error::Unanswered(
+                "others have begun sessions in the \
+                meantime"
+                    .to_owned(),
+            )),
             Err(NotDone::Failed(error)) => Err(error),
         }
     }
@@ -930,7 +934,7 @@ impl<S: Store, K: Clock> Driver<S, K> {
 }
 
 fn unclear() -> Error {
-    Error::Unanswered("nobody can tell whether it was written".to_owned())
+    Error::Unanswered("it is not known whether it was written".to_owned())
 }
 
 fn too_many_entries() -> Error {

@@ -154,7 +154,7 @@ async fn ask(sentinel: &Server, name: &str, access: &Access) -> Result<(u64, Fou
         // As a server that is no Sentinel says.
         Err(error) if in_full(&error).contains("unknown command") => {
             return Err(ConnectError::Refused(
-                "the server is a Redis, and no Sentinel: name the Sentinels, or leave `sentinel` out".to_owned(),
+                "the server is Redis itself, not a Sentinel: name the Sentinels, or leave out `sentinel`".to_owned(),
             ));
         }
         Err(error) => return Err(refused_or_away(&error, access)),
@@ -227,7 +227,7 @@ fn not_spoken_to(error: &RedisError) -> ConnectError {
             ConnectError::Unreachable(format!("it is another service, not Redis: {why}"))
         }
         (ConnectError::Unreachable(why), _) if error.is_connection_dropped() => ConnectError::Unreachable(format!(
-            "it hangs up on a question of Redis: it speaks TLS (`rediss://`) or does not, or is another service ({why})"
+            "it hangs up on a request for Redis: it speaks TLS (`rediss://`) or does not, or is another service ({why})"
         )),
         (failure, _) => failure,
     }

@@ -194,7 +194,7 @@ impl JobLocks {
             return None;
         }
         if self.waiters.len() >= self.most_threads {
-            return self.refuse(id, format!("this node waits for {} locks already", self.most_threads));
+            return self.refuse(id, format!("this node already waits for {} locks", self.most_threads));
         }
         let key = LockKey::draw();
         let wanted_locks =

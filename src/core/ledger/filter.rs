@@ -218,7 +218,8 @@ pub fn instant(text: &str, now: Timestamp) -> Result<Timestamp, String> {
     }
     let ago = duration::parse(text).map_err(|_| {
         format!(
-            "`{}` is not a time: expected one such as `2026-11-20T18:00:00+01:00`, `2026-11-20` (UTC), or `2d` for two days ago",
+            "`{}` is not a time: expected for example `2026-11-20T18:00:00+01:00`, `2026-11-20` (UTC), or `2d` for \
+             two days ago",
             shown(text)
         )
     })?;

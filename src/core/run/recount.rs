@@ -82,12 +82,12 @@ pub enum NotRecounted {
     #[error("its record in the ledger cannot be read: {0}")]
     Unreadable(String),
     /// It is counted to a time that has come.
-    #[error("it is counted as it should be: its last-scheduled time ({}) is not in the future", instant(*.0))]
+    #[error("it already counts correctly: its last-scheduled time ({}) is not in the future", instant(*.0))]
     NotAhead(Timestamp),
     /// Not all occurrences are known that were decided on.
     #[error(
-        "its history does not reach back to before the clock was ahead, so nobody can tell which of its occurrences until \
-         {} have run already; {}",
+        "its history does not reach back to before the clock was ahead, so it is not known which of its occurrences \
+         until {} have already run; {}",
         instant(*.until), remedy(*.until, *.now)
     )]
     Trimmed {

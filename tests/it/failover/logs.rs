@@ -151,7 +151,7 @@ fn a_node_says_what_is_to_be_set_so_that_output_can_be_fetched() {
     let run = ended(&place, b.spec());
     let (code, out, err) = ask(b.spec(), &["logs", &run]);
     assert_eq!((code, out.as_str()), (Some(0), "here\n"), "{err}");
-    assert!(err.contains("listens nowhere: set `--listen` there"), "{err}");
+    assert!(err.contains("does not listen on TCP: set `--listen` there"), "{err}");
 }
 
 #[test]

@@ -333,7 +333,7 @@ fn a_placed_run_waits_for_its_node_to_accept_it_and_a_refused_one_says_why() {
     let reason = cronkeeper_core::run::RefusalReason::Labels;
     status.runs[0].refused =
         Some(cronkeeper_core::run::Refusal { node: NodeName::new("host-b"), reason, digest: None });
-    let expected = "not started yet; host-b refused it: its labels are not what the job asks for";
+    let expected = "not started yet; host-b refused it: its labels do not fit the job";
     assert_eq!(tables::run_state(&status.runs[0], &status), expected);
 }
 

@@ -41,7 +41,7 @@ pub enum LatchError {
     #[error("`{path}` exists and is not a latch")]
     NoLatch { path: LockPath },
     /// Another client came first, however often this one tried.
-    #[error("the latch `{path}` has changed meanwhile")]
+    #[error("the latch `{path}` has changed in the meantime")]
     Changed { path: LockPath },
     #[error(transparent)]
     Session(#[from] SessionError),

@@ -14,8 +14,8 @@ use crate::tree::Stat;
 const MOST: usize = 1_000;
 
 /// What an operator must know about such an entry.
-pub const STAYS: &str = "it is ahead in the queue of a lock and is not ephemeral: it stays, and whoever is behind it \
-                         waits, until somebody deletes it";
+pub const STAYS: &str = "it is ahead in the queue of a lock and is not ephemeral: everybody behind it waits until \
+    somebody deletes it";
 
 /// The path of the first such entry that was found, for each queue.
 pub type Known = BTreeMap<String, String>;

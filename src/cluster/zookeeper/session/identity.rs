@@ -45,9 +45,9 @@ impl Identity {
             Self::Known(belongs) => Ok(belongs),
             Self::Certificate => match timeout(TIMEOUT, by_certificate(client)).await {
                 Ok(belongs) => belongs.map_err(|error| ConnectError::Unreachable(error.to_string())),
-                Err(_) => Err(ConnectError::Unreachable(
-                    "the servers do not answer which identities this node has".to_owned(),
-                )),
+                Err(_) => {
+                    Err(ConnectError::Unreachable("the servers do not say which identities this node has".to_owned()))
+                }
             },
         }
     }
