@@ -193,7 +193,7 @@ impl Client {
 }
 
 async fn fetch_locally(search: &SocketSearch, head: Builder, body: Bytes) -> Result<(StatusCode, Bytes), AskError> {
-    // Found anew for each request: when the leader of this host changes, the socket is removed and recreated.
+    // Looked up for each request: when the leader of this host changes, the socket is removed and recreated.
     let (socket, tried) = search.socket();
     let name = socket.display().to_string();
     let opened = async { UnixStream::connect(&socket).await };

@@ -55,8 +55,8 @@ pub struct TriggerBody {
     /// each request is another.
     #[serde(default)]
     pub uuid: Option<Uuid>,
-    /// Variables of the run, which the job must list under `parameters`: at most 16, each value of at most 1 KiB, 8 KiB in
-    /// all as JSON. They stand in the ledger and in the history, so they are not for secrets.
+    /// Variables of the run, which the job must list under `parameters`: at most 16, each value of at most 1 KiB, 8 KiB
+    /// in all as JSON. They are in the ledger and in the history, so they are not for secrets.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub environment: BTreeMap<String, String>,
     /// The time that the run finds as CRONKEEPER_SCHEDULED_AT, instead of the time of the request: in whole seconds,

@@ -273,7 +273,7 @@ impl ApiState {
         let known = std::mem::take(&mut elsewhere.known);
         let (mut history, complete_since) = merged_history(local, elsewhere, question);
         missing.extend(self.without_own_archive(&mut history));
-        // Nodes that ran something, and of which nobody knows any more.
+        // Nodes that ran something and that nobody knows any more.
         let gone: BTreeSet<_> = history.records.iter().map(HistoryEntry::node).collect();
         missing.extend(gone.into_iter().filter(|node| !known.contains(*node)).map(MissingNode::away));
         let is_forgotten = || {

@@ -1,6 +1,6 @@
 //! docs/openapi.json, made from the types of the API, so that it cannot tell anything else than the program.
 //!
-//! `CRONKEEPER_BLESS=1 cargo test openapi` writes the file anew.
+//! `CRONKEEPER_BLESS=1 cargo test openapi` writes the file again.
 
 use schemars::generate::{SchemaGenerator, SchemaSettings};
 use schemars::{JsonSchema, Schema};

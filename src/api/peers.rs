@@ -189,7 +189,8 @@ where
     };
     let mut answered = std::pin::pin!(answered);
     let mut connection = std::pin::pin!(connection);
-    // Cancellation safety: both go on where they were; when the connection ends first, what it received is still read.
+    // Cancellation safety: both continue where they were; when the connection ends first, what it received is still
+    // read.
     tokio::select! {
         answer = &mut answered => answer,
         _ = &mut connection => answered.await,

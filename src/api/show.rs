@@ -188,8 +188,8 @@ impl ApiState {
 pub(super) fn put_queue(status: &mut Status, queue: Known<Queue>) -> Option<Old> {
     let old = queue.old();
     let read_at = queue.value.as_ref().map(|(_, read_at)| *read_at);
-    // A listing from before the connection was lost says no more who leads than the election does.
-    // If the service answers and still confirms nothing, the first of the queue may have lost its lease as well.
+    // A listing from before the connection was lost does not say who leads now, and neither does the election. If the
+    // service answers and still confirms nothing, the first of the queue may have lost its lease as well.
     let lost = status.session.as_ref().filter(|session| !session.connected);
     let lost = lost.zip(read_at).and_then(|(session, read_at)| {
         let lease_over = later(session.since, Duration::from_millis(session.timeout_ms));

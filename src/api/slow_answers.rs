@@ -52,7 +52,7 @@ impl SlowAnswers {
         let Ok((own, Ok(shared))) = timeout(TURN, turn).await else {
             return Err(NoTurn::Busy);
         };
-        // The work keeps the permits, because it goes on if the client does not wait for it.
+        // The work keeps the permits, because it continues even if the client does not wait for it.
         let computed = tokio::task::spawn_blocking(move || (work(system::uptime() + LONGEST), own, shared)).await;
         computed.map(|(answer, ..)| answer).map_err(|_| NoTurn::Failed)
     }

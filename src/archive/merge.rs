@@ -49,7 +49,7 @@ pub struct Merged {
 impl Archive {
     /// Adds what the archive has to the ledger's answer to the same question.
     ///
-    /// A search goes on after this future was dropped; `turn` is kept until it has ended, so that a caller who goes
+    /// A search continues after this future was dropped; `turn` is kept until it has ended, so that a caller who goes
     /// away and comes back does not start one more beside it.
     pub async fn merge<T: Send + 'static>(&self, ledger: Newest, filter: Filter, window: Window, turn: T) -> Merged {
         let Some(shared) = &self.0 else {

@@ -1,7 +1,7 @@
 //! `cronkeeper kill`: ends a run, on whichever node it is.
 //!
 //! Once each node has its share of a run, the run itself is no longer in flight: its id then means all its shares that
-//! are, each of which is requested to end on its own.
+//! are; each is asked to end separately.
 
 use serde::Deserialize;
 

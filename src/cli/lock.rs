@@ -84,7 +84,7 @@ pub struct Args {
     service: ServiceArgs,
 }
 
-/// Takes a path, before which a command without `--` may stand.
+/// Takes a path. A command without `--` may come before it.
 fn path(text: &str) -> Result<LockPath, String> {
     let hint = if text.starts_with('/') { "" } else { "; put `--` before the command" };
     LockPath::parse(text).map_err(|why| format!("{why}{hint}"))

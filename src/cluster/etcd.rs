@@ -112,7 +112,7 @@ impl From<Failed> for Error {
         match failed {
             Failed::Refused { message, .. } => Self::Refused(message),
             Failed::Unanswered(why) => Self::Unanswered(why),
-            // Only who begins a session finds out if it must be given up: a running one goes on.
+            // Only a new session finds out that it must be given up: a running one continues.
             Failed::NotConnected(error) => Self::Unanswered(error.to_string()),
         }
     }

@@ -105,7 +105,7 @@ impl OpenFile {
         }
     }
 
-    /// Refuses to go on with a file that others cannot find any more: they would be another cluster.
+    /// Refuses to continue with a file that others cannot find any more: they would be another cluster.
     fn check_place(&self) -> Result<(), NotDone> {
         match identity(&self.path) {
             Ok(found) if found == self.identity => Ok(()),

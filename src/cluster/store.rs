@@ -199,7 +199,7 @@ pub trait Store: Clone + Send + Sync + 'static {
         ready(Ok(None))
     }
 
-    /// Resolves when it has to connect anew from now on, perhaps to another server. No request need fail over that.
+    /// Resolves when it has to connect again from now on, perhaps to another server. No request need fail over that.
     fn reconnected(&self) -> impl Future<Output = ()> + Send + 'static {
         pending()
     }

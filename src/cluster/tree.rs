@@ -290,7 +290,7 @@ pub trait Session: Clone + Send + Sync + 'static {
     type Proof: Proof;
 
     fn id(&self) -> SessionId;
-    /// Without a sign of life for so long, the service ends the session.
+    /// The service ends the session after this long without a sign of life.
     fn timeout(&self) -> Duration;
     fn limits(&self) -> Limits;
     /// What the service says that its commits are worth.

@@ -22,7 +22,7 @@ use crate::tree::ConnectError;
 
 /// Most bytes of a file with a password or certificates.
 const MOST_BYTES: u64 = 4 << 20;
-/// After so long without a sign of life from its host, a connection is lost.
+/// A connection is lost after this long without a sign of life from its host.
 const VANISHED: Duration = Duration::from_secs(10);
 /// Time for a handshake: less than a server has to accept a connection, so that its silence can be worded.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_millis(1_700);
@@ -41,7 +41,7 @@ pub struct Form {
     pub example: &'static str,
     /// Parameters besides those of [`Access`].
     pub parameters: &'static [&'static str],
-    /// A password without a user's name is that of a user whom the service knows.
+    /// A password without a user's name belongs to a user that the service knows.
     pub has_default_user: bool,
 }
 

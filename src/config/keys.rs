@@ -376,7 +376,7 @@ pub(super) fn job(name: JobName, due: Due, values: Merged) -> Option<Job> {
         misfire_window: values.misfire_window,
         misfire_limit: values.misfire_limit,
         interrupted: values.interrupted,
-        // Where the next leader begins another attempt, or another client gets the lock, this one must not go on.
+        // Where the next leader begins another attempt, or another client gets the lock, this one must end.
         on_lease_end: match values.interrupted {
             Interrupted::Skip if values.lock.is_empty() => values.on_lease_end,
             Interrupted::Skip | Interrupted::Rerun => OnLeaseEnd::Kill,

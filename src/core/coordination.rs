@@ -27,8 +27,8 @@
 //!   was not), `Lease` zero, `Over`, `Expired`. An owner's commit that was not sent waits for the next session.
 //! - `Lease` zero comes when an own entry is removed although the session is alive, and when the session is lost. A
 //!   lease that just runs out causes no event except the term's `Over`.
-//! - When the daemon's loop stands still, the term is `Over` too. A longer standstill is reported like an own entry
-//!   that was removed.
+//! - When the daemon's loop is stalled, the term is `Over` too. A longer standstill is reported like an own entry that
+//!   was removed.
 //! - `Left` ends the session, and with it a term that the daemon has not resigned; its `Over` need not come.
 //! - After `Left` and `Failed` no further event comes.
 //! - The events of locks keep an order of their own: see [`run_lock`].

@@ -382,8 +382,8 @@ pub enum Event {
         /// The records of those that are new, or that were read some time ago.
         found: Vec<(RunRecord, Version)>,
     },
-    /// These runs have changed, and the backend does not watch them: whoever changed them notified the leader. Anything may
-    /// be among them.
+    /// These runs have changed, and the backend does not watch them: the client that changed them notified the leader.
+    /// Anything may be among them.
     Rung(BTreeSet<RunId>),
     /// The attempts that a node has not accepted yet.
     OpenOffers(NodeName, BTreeSet<RunId>),

@@ -265,7 +265,7 @@ impl RunRecord {
     /// Parses the record of a run in flight from JSON.
     ///
     /// # Errors
-    /// If it is none, or one of a newer format: the run must not go on without what this version would ignore.
+    /// If it is none, or one of a newer format: the run must not continue without what this version would ignore.
     pub fn read(json: &[u8]) -> Result<Self, UnreadableRecord> {
         let record: Self = serde_json::from_slice(json)?;
         parameters::known_format(record.v)?;
@@ -288,8 +288,9 @@ impl RunRecord {
         Self { parameters, ..self }.in_its_format()
     }
 
-    /// The fencing token of the attempt: that of its term, or of its acceptance, if the attempt was placed. One leader may
-    /// place two attempts of a run, while the first goes on, on a node that is cut off; the second has the larger token.
+    /// The fencing token of the attempt: that of its term, or of its acceptance, if the attempt was placed. One leader
+    /// may place two attempts of a run, while the first still runs on a node that is cut off; the second has the larger
+    /// token.
     pub fn fencing_token(&self) -> FencingToken {
         self.placement.as_ref().and_then(|placement| placement.token).unwrap_or(self.token)
     }

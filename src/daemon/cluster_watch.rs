@@ -63,7 +63,7 @@ pub(super) struct Seen {
 pub(super) struct ClusterWatch {
     hooks: NodeHooks,
     leadership: Leadership,
-    /// The newest own term of which the beginning was called.
+    /// The newest own term whose beginning was called.
     called_term: Option<FencingToken>,
     missing: Lasting,
     is_rejection_called: bool,

@@ -243,7 +243,7 @@ impl Scrape {
         counts
     }
 
-    /// The alarms that stand, on the leader alone: it raises and ends them.
+    /// The active alarms, only on the leader, which raises and ends them.
     fn alarms(&self) -> impl Iterator<Item = (&str, &'static str, f64)> {
         let standing = |job: &JobStatus, alarm: Alarm| job.alarms.iter().any(|standing| standing.alarm == alarm);
         let jobs = self.status.jobs.iter().filter(|_| self.leads());

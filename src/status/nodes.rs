@@ -21,7 +21,8 @@ pub struct NodeStatus {
     pub labels: Labels,
     /// Its share of what is spread over nodes; 0: none.
     pub weight: u32,
-    /// Runs that have a process there, or are about to get one; of a node that is gone, those that may go on there.
+    /// Runs that have a process there, or are about to get one; of a node that is gone, those that may still be running
+    /// there.
     pub running: usize,
     /// Runs that are placed there and that it has not accepted yet.
     pub placed: usize,
@@ -113,7 +114,7 @@ impl Status {
         self.places.iter().map(|(node, place)| self.node_status(node, place, leader, load(node))).collect()
     }
 
-    /// All nodes of which this node knows.
+    /// All nodes that this node knows.
     pub fn known_nodes(&self) -> BTreeSet<NodeName> {
         let members = self.members.iter().map(|member| &member.node);
         let missing = self.missing.iter().map(|missing| &missing.node);

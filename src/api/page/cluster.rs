@@ -1,4 +1,4 @@
-//! The nodes as a picture: who leads, who waits for whom, who is drained or missing. And what is wrong with them.
+//! The nodes as a picture: who leads, who waits behind which node, who is drained or missing, and what is wrong.
 
 use maud::{Markup, html};
 

@@ -130,7 +130,7 @@ pub(super) fn page(filter: &Filter, found: &History, status: &Status, clock: &Cl
     }
 }
 
-/// Says of which archives alone the records are, while the ledger is not known.
+/// Says from which archives alone the records come, while the ledger is not known.
 fn of_archives(found: &History) -> &'static str {
     match (&found.ledger_error, &*found.nodes) {
         (None, _) => "",

@@ -12,7 +12,7 @@ use crate::status::Status;
 use cronkeeper_core::run::RunId;
 use cronkeeper_core::suggest::counted;
 
-/// Says which shares there are, of which one must be named.
+/// Lists the shares, and says that one of them must be named.
 ///
 /// # Errors
 /// If the result cannot be written.

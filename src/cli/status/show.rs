@@ -27,7 +27,7 @@ pub(super) struct Shown<'a> {
     pub status: &'a Status,
     /// The number of jobs that there are.
     pub all: usize,
-    /// The number of jobs of which those that fail are counted.
+    /// The number of jobs among which the failing ones are counted.
     pub counted: usize,
     /// The nodes, with the runs of all jobs.
     pub nodes: Table,

@@ -67,7 +67,7 @@ struct Open {
     _serving: Beside,
 }
 
-/// An answer that goes on: one JSON document after the other, each on a line.
+/// A streamed answer: one JSON document after the other, each on a line.
 pub struct Stream {
     body: Incoming,
     rest: Vec<u8>,
@@ -158,7 +158,7 @@ impl Gateway {
         Err(Failed::Unanswered("etcd does not accept its own token".to_owned()))
     }
 
-    /// Asks for an answer that goes on.
+    /// Asks for a streamed answer.
     ///
     /// # Errors
     /// If there is none.

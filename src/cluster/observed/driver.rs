@@ -434,7 +434,7 @@ impl<S: Store, K: Clock> Driver<S, K> {
 
     /// The store has lost a commit that this process was shown: what it has answered before need not be true any more.
     fn note_loss(&mut self, known: Revision, found: Revision) -> Error {
-        // A leader may go on for that long, on a server that does not know of this one.
+        // A leader may continue for that long, on a server that does not know of this one.
         let until = later(self.clock.now().wall, self.timeout);
         tracing::error!(
             target: log_event::TARGET,
@@ -723,9 +723,9 @@ impl<S: Store, K: Clock> Driver<S, K> {
         Some(own.beat(&own.entries))
     }
 
-    /// Beats until that is acknowledged. What a read or a refusal has shown may be a write that the store has not made safe,
-    /// such as one of a server that others have replaced meanwhile: it shows which version to go on from, and proves
-    /// nothing.
+    /// Beats until that is acknowledged. What a read or a refusal has shown may be a write that the store has not made
+    /// safe, such as one of a server that others have replaced in the meantime: it shows from which version to
+    /// continue, and proves nothing.
     async fn confirm(&mut self) -> Result<(), Stop> {
         // No commit has the number of the beats.
         self.move_on(u64::MAX).await.map(drop)

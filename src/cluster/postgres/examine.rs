@@ -234,7 +234,7 @@ async fn usable(client: &Client, user: &str) -> Result<(), ConnectError> {
     Ok(())
 }
 
-/// Words why a server cannot be used. What only somebody can mend is refused.
+/// Words why a server cannot be used. What only a person can fix is refused.
 pub fn not_connected(error: &Error) -> ConnectError {
     let why = in_full(error);
     // What the client finds before the server does, such as that no password is set, has no code.

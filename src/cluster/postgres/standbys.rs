@@ -153,7 +153,7 @@ fn while_is(chars: &mut Peekable<Chars<'_>>, is_part: impl Fn(char) -> bool) -> 
     std::iter::from_fn(|| chars.next_if(|char| is_part(*char))).collect()
 }
 
-/// A name in quotes, in which two of them stand for one.
+/// A name in quotes, in which two quotes mean one.
 fn in_quotes(chars: &mut Peekable<Chars<'_>>) -> Option<String> {
     chars.next();
     let mut name = String::new();

@@ -271,7 +271,7 @@ mod tests {
         // Which run was due last says nothing: the one that was written last is the newest.
         put_long(&server, 0, 100);
         assert_eq!(since(&five, &all), Some(written_at(27)));
-        // What was trimmed and what is lost count alike, also of a job of which little is left.
+        // What was trimmed and what is lost count alike, even for a job with few records left.
         let lose = |until: i64| {
             let lost = LostCommits { v: 1, until: Timestamp::from_second(until).unwrap() };
             let mut tree = server.tree();

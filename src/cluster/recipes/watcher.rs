@@ -38,9 +38,9 @@ use latest::{Latest, Subscriber};
 /// Most bytes of watched paths. Runs beyond that are polled instead.
 const MOST_BYTES: usize = 128 * 1024;
 const POLL_EVERY: Duration = Duration::from_secs(5);
-/// A followed run is read for the first time after so long.
+/// A followed run is read for the first time after this long.
 const FIRST_READ: Duration = Duration::from_secs(1);
-/// Followed runs that are due within so long are read together.
+/// Followed runs that are due within this time are read together.
 const TOGETHER: Duration = Duration::from_millis(250);
 /// Pause after a failed read.
 const PAUSE: Duration = Duration::from_millis(500);

@@ -233,7 +233,7 @@ fn not_spoken_to(error: &RedisError) -> ConnectError {
     }
 }
 
-/// Words why a server cannot be used. What only somebody can mend is refused.
+/// Words why a server cannot be used. What only a person can fix is refused.
 pub fn not_connected(error: &RedisError) -> ConnectError {
     let why = in_full(error);
     if needs_somebody(error) { ConnectError::Refused(why) } else { ConnectError::Unreachable(why) }

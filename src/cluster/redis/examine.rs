@@ -237,8 +237,8 @@ async fn head(redis: &MultiplexedConnection, settings: &Settings) -> Result<Opti
     })
 }
 
-/// A key of somebody else in the place of what the first commits write; `None` if there is none, or if there are records,
-/// which a cluster goes on with even if somebody has removed the hash of its newest commit.
+/// A key of somebody else in the place of what the first commits write; `None` if there is none, or if there are
+/// records, with which a cluster continues even if somebody has removed the hash of its newest commit.
 ///
 /// Any other key with the prefix does no harm, and to search for it would take as long as there are keys in the
 /// database.

@@ -153,7 +153,8 @@ pub fn acquire(request: &FileLockRequest) -> Result<Vec<HeldFileLock>, FileLockE
         match attempt(request) {
             Ok(Some(held)) => return Ok(held),
             Ok(None) => {}
-            // All is given back meanwhile: whoever keeps one sidecar must not keep everybody from the files.
+            // Everything is released in between: a client that keeps one sidecar locked must not keep everybody from
+            // the files.
             Err(FileLockError::Occupied { .. }) if request.waits => {}
             Err(error) => return Err(error),
         }

@@ -1,6 +1,6 @@
 //! docs/keys.md, made from the table of keys, so that it cannot tell anything else than the program.
 //!
-//! `CRONKEEPER_BLESS=1 cargo test reference` writes the file anew.
+//! `CRONKEEPER_BLESS=1 cargo test reference` writes the file again.
 
 use crate::config::keys::KEYS;
 use crate::config::raw::{Form, Key};

@@ -131,7 +131,7 @@ impl Leader {
         self.downstream.links()
     }
 
-    /// The jobs of which nothing is due before a time later than `now`, each with that time.
+    /// The jobs that are not due before a time later than `now`, each with that time.
     pub fn marks_after(&self, now: Timestamp) -> impl Iterator<Item = (&JobName, Timestamp)> {
         self.book.marks_after(now)
     }
@@ -228,7 +228,7 @@ impl Leader {
         self.alarms.next_at()
     }
 
-    /// The alarms that stand, as far as this leader has decided.
+    /// The active alarms, as far as this leader has decided.
     pub fn alarms(&self) -> impl Iterator<Item = (&JobName, &StandingAlarms)> {
         self.book.alarms()
     }

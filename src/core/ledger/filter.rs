@@ -1,7 +1,7 @@
 //! Which records of the history a caller wants, and the order of records.
 //!
 //! Every place that reads history applies the same [`Filter`] and the same order, so that records of different places
-//! can be merged, and a caller can go on behind the last record it has seen ([`Filter::before`]).
+//! can be merged, and a caller can continue after the last record it has seen ([`Filter::before`]).
 
 mod pattern;
 

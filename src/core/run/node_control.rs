@@ -6,7 +6,7 @@ use uuid::Uuid;
 
 use crate::term::{CandidateName, NodeName};
 
-/// An operator's request to drain a node: from then on it does not lead, and its runs in flight go on to their end.
+/// An operator's request to drain a node: from then on it does not lead, and its runs in flight continue to their end.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Drain {

@@ -125,7 +125,7 @@ impl RefusalReason {
         }
     }
 
-    /// True if somebody must mend the node before it runs the job: its files, or its clock.
+    /// True if somebody must fix the node before it runs the job: its files, or its clock.
     pub fn is_fault(self) -> bool {
         matches!(self, Self::NotDefined | Self::Definition | Self::Clock)
     }

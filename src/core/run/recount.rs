@@ -165,9 +165,10 @@ impl Decisions {
 
     /// True if no run of an occurrence after `now` can have been trimmed.
     ///
-    /// That is so if the history is not full, or if it has two runs of occurrences before `now`, of which one had ended
-    /// when the other was due: that end was written before the clock was ahead, so whatever ended before it was begun
-    /// before, too. The furthest occurrence that was decided on must have a record in any case, or records were removed.
+    /// That is so if the history is not full, or if it has two runs of occurrences before `now`, and one of them had
+    /// ended when the other was due: that end was written before the clock was ahead, so whatever ended before it was
+    /// begun before, too. The furthest occurrence that was decided on must have a record in any case, or records were
+    /// removed.
     fn are_complete(&self, now: Timestamp, history_limit: usize) -> bool {
         if self.runs < history_limit {
             return true;

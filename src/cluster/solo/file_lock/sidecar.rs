@@ -54,7 +54,7 @@ const FLAGS: OFlags = OFlags::CLOEXEC.union(OFlags::NOFOLLOW).union(OFlags::NOCT
 /// Most holders at a time, which bounds the search for a free block.
 const MOST_HOLDERS: u32 = 100_000;
 
-/// Longest wait for the others' turns, each of which takes far less than a millisecond.
+/// Longest wait for the others' turns. Each takes far less than a millisecond.
 const LONGEST_TURN: Duration = Duration::from_secs(1);
 
 const TURN: Range = Range { start: 0, end: 1 };

@@ -64,7 +64,7 @@ pub(super) struct Placing {
     reported: BTreeSet<RunId>,
     /// Runs that wait for room on the nodes that fit.
     crowd: Crowd<RunId>,
-    /// Jobs of which something is due that waits for room.
+    /// Jobs with a due run that waits for room.
     crowd_of_jobs: Crowd<JobName>,
     /// The jobs that no node can run, which are reported, and what keeps each node from them.
     unplaceable: BTreeMap<JobName, String>,

@@ -98,8 +98,8 @@ impl Runs {
         cx.shares(job).then(nodes)
     }
 
-    /// True if occurrences of the job that wait must go on waiting for one of its runs. What waits for a node that is away
-    /// holds nobody up.
+    /// True if waiting occurrences of the job must continue to wait for one of its runs. What waits for a node that is
+    /// away holds nobody up.
     pub fn is_held_up(&self, cx: &Context, job: &Job) -> bool {
         let is_away = |run: &RunId| cx.shares(job) && self.placing.unplaced.contains(run);
         let holds = |(id, run): (&RunId, &ActiveRun)| run.ended().is_none() && !is_away(id);
