@@ -401,7 +401,8 @@ pub fn run(
             return explain::error(empty, io);
         }
         (Err(mut error), _) => {
-            // Of an option that the command does not have: no job is called so, and only a command to run may be.
+            // A suggestion for an option that the command does not have: no job has such a name, and only a command to
+            // run may have one.
             if error.kind() == ErrorKind::UnknownArgument && !takes_command(&error) {
                 error.remove(ContextKind::Suggested);
             }

@@ -76,7 +76,7 @@ struct HistoryRequest {
 pub(super) struct Question<'a> {
     filter: &'a Filter,
     window: Window,
-    /// What the caller may see. Other nodes are asked only for who may see everything.
+    /// What the caller may see. Other nodes are asked only if the caller may see everything.
     visibility: Visibility,
     /// When the answer is sent, whatever is still missing.
     until: Instant,
@@ -284,7 +284,7 @@ impl ApiState {
         history.incomplete_before = match (&history.ledger_error, missing.is_empty()) {
             (None, true) => None,
             (None, false) if complete_since.is_some() || !is_forgotten() => complete_since,
-            // Of nothing it is known that the ledger has it.
+            // It is not known of any record that the ledger has it.
             _ => Some(system::now().wall),
         };
         if history.incomplete_before.is_some() {

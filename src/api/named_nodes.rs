@@ -117,7 +117,7 @@ fn obstacles(job: &Job, status: &Status) -> Vec<String> {
 /// How long a run that is triggered now may wait for a node: `until 2026-11-20 15:00:00Z`.
 fn until(job: &Job, now: Timestamp) -> String {
     if job.upstreams().is_some() && job.misfire_window.is_none() {
-        // Of what it runs after, an occurrence may come before.
+        // An occurrence of a job that it runs after may come before that.
         return "until its misfire window is over".to_owned();
     }
     format!("until {}Z", stamp(too_old_from(job, job, now)))

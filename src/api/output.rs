@@ -47,7 +47,7 @@ pub(super) struct OutputQuery {
     wait: u64,
     /// Only lines since this instant, or not older than this duration.
     since: Option<String>,
-    /// Leave out all but about so many bytes at the end of each attempt.
+    /// Leave out all but about this many bytes at the end of each attempt.
     last: Option<u64>,
     /// Only what this node keeps: of this attempt, or only the list of attempts.
     #[serde(default)]

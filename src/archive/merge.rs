@@ -109,7 +109,7 @@ fn record(store: &Store, run: &RunId) -> Result<Option<HistoryRecord>, ArchiveEr
     let begun = Instant::now();
     let sql = "SELECT run, kind, record FROM records INDEXED BY by_job WHERE job = ?1 AND at >= ?2 ORDER BY at";
     let mut statement = store.db.prepare(sql)?;
-    // Clocks may disagree by so much.
+    // Clocks may disagree by this much.
     let earliest = run.scheduled_at().as_microsecond().saturating_sub(AHEAD);
     let mut rows = statement.query(params![run.job().as_str(), earliest])?;
     let wanted = run.to_string();

@@ -114,7 +114,7 @@ impl LockFailure {
             | Self::Refused(LockError::Busy { .. })
             | Self::File(FileLockError::Occupied { .. }) => Exit::TempFail,
             Self::Directory { source, .. } if safe_path::is_settled(source) => Exit::Config,
-            // Who may not open a file today may tomorrow.
+            // A user who may not open a file today may do so tomorrow.
             Self::File(FileLockError::Io { source, .. })
                 if safe_path::is_settled(source) && source.kind() != io::ErrorKind::PermissionDenied =>
             {

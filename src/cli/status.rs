@@ -80,7 +80,7 @@ fn watch(args: &StatusArgs, client: &Client, out: &mut dyn Write) -> Result<Exit
 fn write(args: &StatusArgs, status: Status, out: &mut dyn Write) -> io::Result<()> {
     let all = status.jobs.len();
     let counted = status.jobs.iter().filter(|job| args.selection.includes(&job.name)).count();
-    // Of the nodes, all that they run counts.
+    // Everything that the nodes run counts.
     let nodes = nodes::table(&status);
     let status = args.selection.of(status);
     if !args.json {

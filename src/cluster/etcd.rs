@@ -302,7 +302,7 @@ impl Gateways {
         let key = keys::head(&self.settings.prefix);
         let range =
             |revision: &Revision| Range { key: key.clone(), revision: Some(Number(revision.0)), ..Range::default() };
-        // Of another commit at that time: then the one that is asked for is not there.
+        // If another commit has that revision, the wanted one is not there.
         let nonce = |answer: RangeResponse| head_of(Some(answer)).nonce;
         match self.ranges(earlier.iter().map(range).collect()).await {
             Ok(answers) => nonces.extend(earlier.into_iter().zip(answers.into_iter().map(nonce))),

@@ -283,7 +283,7 @@ pub type FileIdentity = (u64, u64);
 /// Which file this path names.
 ///
 /// # Errors
-/// If there is none, or nobody can tell.
+/// If there is none, or that is not known.
 pub fn identity(path: &Path) -> io::Result<FileIdentity> {
     path.symlink_metadata().map(|facts| (facts.dev(), facts.ino()))
 }

@@ -58,7 +58,7 @@ pub struct Op {
 pub const LEAST_OPERATIONS: usize = 127;
 /// Two history records at their largest, and the record of a session.
 pub const LEAST_BYTES: usize = 128 << 10;
-/// Of so many commits, the newest, a store keeps the nonces at least.
+/// A store keeps the nonces of at least this many of the newest commits.
 pub const KEPT_NONCES: i64 = 4_096;
 
 /// What becomes of a service that may lose commits that it has acknowledged, as when it fails over to a copy that lacks

@@ -369,7 +369,7 @@ pub(super) fn job(name: JobName, due: Due, values: Merged) -> Option<Job> {
         retries: values.retries,
         overlap: values.overlap,
         concurrency_group: values.concurrency_group,
-        // That of the defaults is for those jobs of the file that are placed.
+        // A `run_where` of the defaults is for those jobs of the file that are placed.
         run_where: if values.run_on.is_placed() { values.run_where } else { RunWhere::default() },
         run_on: values.run_on,
         misfire: values.misfire,

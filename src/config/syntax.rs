@@ -92,7 +92,7 @@ fn odd_space(lines: &Lines<'_>, at: Position) -> Option<Fault> {
     in_line(at.line).or_else(|| in_line(last_before(lines, at)?))
 }
 
-/// True for a space that is none for YAML, such as the one that does not break.
+/// True for a space that YAML does not take for one, such as the no-break space.
 pub(super) fn is_odd_space(c: char) -> bool {
     c.is_whitespace() && !c.is_ascii()
 }

@@ -2,12 +2,12 @@
 //!
 //! One pair of channels carries the requests and events of [`election`], [`ledger`] and [`run_lock`].
 //!
-//! The [`Lease`] travels beside the events, because thousands of events may be queued and none of them may delay it. An
-//! extended lease overtakes answers, reads and all other events that do not concern this node's identity. It never
-//! overtakes the withdrawal of a lease, nor the beginning or end of a session or a term. This is safe: other nodes do
-//! not start a run while the session that its record names is alive, and a lease proves exactly that this session is
-//! alive. To start a process, a node needs more than a lease: an accepted begin, which arrives with the events, in
-//! order.
+//! The [`Lease`] travels apart from the events, because thousands of events may be queued and none of them may delay
+//! it. An extended lease overtakes answers, reads and all other events that do not concern this node's identity. It
+//! never overtakes the withdrawal of a lease, nor the beginning or end of a session or a term. This is safe: other
+//! nodes do not start a run while the session that its record names is alive, and a lease proves exactly that this
+//! session is alive. To start a process, a node needs more than a lease: an accepted begin, which arrives with the
+//! events, in order.
 //!
 //! In the other direction the daemon reports when its loop last made progress, so that a backend can distinguish a
 //! leader that works from one whose loop is stuck.
@@ -124,8 +124,8 @@ pub struct Service {
 }
 
 impl Service {
-    /// Sends an event, and updates the lease beside it. The result is ignored: the closed request channel shows that
-    /// the daemon is gone.
+    /// Sends an event, and updates the lease too. The result is ignored: the closed request channel shows that the
+    /// daemon is gone.
     pub fn emit(&self, event: Event) {
         self.lease.send_modify(|lease| lease.follow(&event));
         let _ = self.events.send(event);

@@ -265,7 +265,8 @@ impl RunRecord {
     /// Parses the record of a run in flight from JSON.
     ///
     /// # Errors
-    /// If it is none, or one of a newer format: the run must not continue without what this version would ignore.
+    /// If it is not a record, or one of a newer format: the run must not continue without what this version would
+    /// ignore.
     pub fn read(json: &[u8]) -> Result<Self, UnreadableRecord> {
         let record: Self = serde_json::from_slice(json)?;
         parameters::known_format(record.v)?;

@@ -1,4 +1,5 @@
-//! Whether a crontab is of the kind that it is imported as: of the system, with a user in each entry, or of one user.
+//! Checks whether a crontab is of the kind that it is imported as: a system crontab, with a user in each entry, or that
+//! of one user.
 //!
 //! cron knows that from the place of the file, and the import from `--system`. The wrong kind mostly imports without an
 //! error, and then the jobs run as the wrong user or with a wrong command. This only guesses, to warn.

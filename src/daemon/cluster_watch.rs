@@ -229,7 +229,7 @@ mod tests {
             Self { watch, now, seen: Seen::default() }
         }
 
-        /// What is called after so many seconds, with the first fact.
+        /// What is called after this many seconds, with the first fact.
         fn after(&mut self, seconds: u64) -> Vec<String> {
             let by = Duration::from_secs(seconds);
             self.now = Now { wall: self.now.wall + by, up: self.now.up + by };

@@ -136,7 +136,7 @@ impl Counts {
         let Some(job) = self.job(&end.run.job, jobs) else { return };
         *job.outcomes.entry(end.outcome.as_str()).or_default() += 1;
         if end.outcome == Outcome::Success {
-            // Not the latest: by a clock that was ahead, that is none.
+            // Not the latest: with a clock that was ahead, that would be wrong.
             job.last_success = Some(end.ended_at);
         }
     }

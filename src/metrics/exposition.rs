@@ -253,7 +253,7 @@ impl Scrape {
     }
 
     fn last_successes(&self) -> BTreeMap<&str, f64> {
-        // Of a clock that was ahead. A run may have ended just after the status was published.
+        // It comes from a clock that was ahead. A run may have ended just after the status was published.
         let latest = later(self.status.at, Duration::from_secs(1));
         let is_past = |at: &Timestamp| *at <= latest;
         let read = |name: &JobName| self.successes.get(name).copied().filter(is_past);

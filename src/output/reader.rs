@@ -49,7 +49,7 @@ struct Shared {
 pub struct Wanted {
     /// Those from this instant on.
     pub since: Option<Timestamp>,
-    /// Those in about so many bytes at the end of what is kept.
+    /// Those in about this many bytes at the end of what is kept.
     pub last: Option<u64>,
 }
 

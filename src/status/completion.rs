@@ -58,7 +58,7 @@ impl Status {
         self.put_candidates(queue);
         let is_missing = |member: &&Member| self.missing.iter().any(|missing| missing.node == member.node);
         self.members = queue.members.iter().filter(|member| !is_missing(member)).cloned().collect();
-        // Of itself the node knows more.
+        // The node knows more about itself.
         let own = std::mem::replace(&mut self.drained, queue.drained.clone());
         self.drained.remove(&self.node);
         self.drained.extend(own);

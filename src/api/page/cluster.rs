@@ -12,7 +12,7 @@ use cronkeeper_core::suggest::counted;
 use cronkeeper_core::term::NodeName;
 
 /// Where to see what is left out.
-const HIDDEN: &str = "shown on the Unix socket, and to who has signed in";
+const HIDDEN: &str = "shown on the Unix socket, or after signing in";
 /// Most nodes to which leadership can be handed over by a button.
 const MOST_BUTTONS: usize = 10;
 
@@ -288,7 +288,7 @@ fn each_shown(texts: &[String], what: &str) -> Vec<String> {
     }
 }
 
-/// That the ledger was not read, why, and what that means for the rest of the page.
+/// Says that the ledger was not read, why, and what that means for the rest of the page.
 fn unread(status: &Status, clock: &Clock) -> Option<String> {
     let why = status.unread.as_deref()?;
     let why = shown(why).map_or_else(|| format!("; the cause is {HIDDEN}"), |why| format!(": {why}"));

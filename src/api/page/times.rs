@@ -16,7 +16,7 @@ pub(super) struct Zone {
 }
 
 impl Zone {
-    /// The zone of who has chosen none.
+    /// The zone of a visitor who has chosen none.
     pub fn utc() -> Self {
         Self { name: "UTC".to_owned(), rules: TimeZone::UTC }
     }

@@ -165,7 +165,7 @@ pub(in crate::cli) fn gone_for(missing: &MissingMember, status: &Status) -> Stri
     }
 }
 
-/// How many of so many jobs need attention.
+/// How many of all jobs need attention.
 fn failing(status: &Status, counted_jobs: usize) -> Option<String> {
     let failing = status.jobs.iter().filter(|job| job.is_failing()).count();
     let all = counted(counted_jobs, "job");

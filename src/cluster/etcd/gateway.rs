@@ -204,7 +204,7 @@ fn refusal(answer: &[u8]) -> Failed {
         Ok(ErrorBody { error, message, code }) if code != 0 => {
             let message = if message.is_empty() { error } else { message };
             let lasting = [INVALID_ARGUMENT, PERMISSION_DENIED, FAILED_PRECONDITION, OUT_OF_RANGE, UNAUTHENTICATED];
-            // Of who has logged in before the users changed, or before there were any.
+            // The token of a client that logged in before the users changed, or before there were any.
             let is_of_token = ["revision of auth store is old", "user name is empty", "invalid auth token"];
             if is_of_token.iter().any(|why| message.contains(why)) {
                 return Failed::Refused { code: UNAUTHENTICATED, message };

@@ -333,7 +333,7 @@ pub async fn open<C: Session, K: Clock>(
     Ok(Some(Opened { token: stat.created.token(), written, snapshot: Box::new(snapshot), damaged, watches }))
 }
 
-/// The target of a term's opening write, beside the check of the own candidate.
+/// The target of a term's opening write, which also checks the own candidate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OpenAt {
     /// The parent of the queue, where everybody can see who led last.

@@ -550,7 +550,7 @@ impl<C: Session, K: Clock> Watcher<C, K> {
                 let is_read = |run: &RunId| self.unwatched.contains(run) || self.followed.contains(run);
                 let (known, others) = match runs {
                     Some(runs) => runs.into_iter().partition(is_read),
-                    // Of the first reading nothing is missed: what is watched is read after that.
+                    // The first reading misses nothing: what is watched is read after it.
                     None if was_seen => {
                         (self.unwatched.iter().chain(&self.followed).cloned().collect(), BTreeSet::new())
                     }

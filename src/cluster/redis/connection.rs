@@ -189,7 +189,7 @@ async fn open(
     database: i64,
 ) -> Result<(MultiplexedConnection, Beside), ConnectError> {
     let (stream, login) = begin(server, access).await?;
-    // Who asks bounds the wait for an answer. The name of the library would need a right of its own.
+    // The caller bounds the wait for an answer. Sending the name of the library would need a right of its own.
     let config = AsyncConnectionConfig::new().set_response_timeout(None).set_connection_timeout(None);
     let info = RedisConnectionInfo::default().set_skip_set_lib_name();
     let opened = MultiplexedConnection::new_with_config(&info, stream, config).await;

@@ -114,7 +114,7 @@ pub enum FileLockError {
     /// A live holder has named another number of permits.
     #[error("`{file}` has {permits} permits for its present holders, not {wanted}")]
     OtherPermits { file: PathBuf, permits: u32, wanted: u32 },
-    /// Another user could forge the record of the holders, or the file is none.
+    /// Another user could forge the record of the holders, or the file is not a record.
     #[error("`{file}` {why}")]
     Unsafe { file: PathBuf, why: String },
     /// A link of another user is on the way to it.

@@ -37,7 +37,7 @@ pub(super) struct Load {
 }
 
 impl Load {
-    /// One hook that takes so many bytes.
+    /// One hook that takes this many bytes.
     pub fn of(bytes: usize) -> Self {
         Self { hooks: 1, bytes }
     }
@@ -94,7 +94,7 @@ impl HookQueue {
         Ok(())
     }
 
-    /// True if so much more may wait.
+    /// True if this much more may wait.
     fn has_room(&self, mut load: Load) -> bool {
         load += self.load;
         !self.is_closed && load.hooks <= LONGEST && load.bytes <= LARGEST

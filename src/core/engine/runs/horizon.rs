@@ -19,7 +19,7 @@ const MARGIN: Duration = Duration::from_millis(5);
 const FIRST_COMMIT: Duration = Duration::from_millis(10);
 /// Assumed until the first start has returned.
 const FIRST_START: Duration = Duration::from_micros(500);
-/// The share of a new sample in an average: one in so many.
+/// The weight of a new sample in an average: one part in this many.
 const SHARE: u32 = 8;
 
 /// What commits and starts have taken of late.

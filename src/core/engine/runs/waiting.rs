@@ -114,7 +114,7 @@ impl ActiveRuns {
     }
 }
 
-/// True if one more run of the job may neither begin nor wait beside these.
+/// True if one more run of the job may neither begin nor wait in addition to these.
 pub(super) fn overlap<'r>(job: &Job, mut in_flight: impl Iterator<Item = &'r ActiveRun>) -> bool {
     match job.overlap {
         Overlap::Skip => in_flight.next().is_some(),
