@@ -8,9 +8,9 @@
 //! ```
 //!
 //! Both take the same parameters. One that is not known is refused: ignored, it would show records that were not
-//! wanted. With `local=true` a node answers from its own archive alone, which is how other nodes ask. A page goes on
-//! behind a record, whose place in the history is the same on every node; so any node can give the next one. Other nodes
-//! are asked only for callers who may see everything.
+//! wanted. With `local=true` a node answers from its own archive alone, which is how other nodes ask. A page continues
+//! behind a record, whose place in the history is the same on every node; so any node can give the next one. Other
+//! nodes are asked only for callers who may see everything.
 
 mod answer;
 mod elsewhere;

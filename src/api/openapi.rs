@@ -198,7 +198,7 @@ fn the_file_describes_the_types() {
         std::fs::write(FILE, &made).expect("it can be written");
     }
     let file = std::fs::read_to_string(FILE).expect("docs/openapi.json");
-    assert!(file == made, "docs/openapi.json is outdated: CRONKEEPER_BLESS=1 writes it anew");
+    assert!(file == made, "docs/openapi.json is outdated: CRONKEEPER_BLESS=1 renews it");
 }
 
 #[test]

@@ -218,7 +218,7 @@ impl Merging {
     }
 }
 
-/// True if a row of an index may stand for a wanted record.
+/// True if a row of an index may belong to a wanted record.
 fn is_candidate(row: &Row<'_>, filter: &Filter) -> Result<bool, ArchiveError> {
     let text = |column| Ok::<_, rusqlite::Error>(row.get_ref(column)?.as_str().unwrap_or_default());
     Ok(filter.wants_job(text(2)?) && filter.wants_ending(text(3)?) && filter.wants_node(text(4)?))

@@ -90,7 +90,7 @@ impl Tolerance {
         self.is_in_use.store(true, Ordering::Relaxed);
     }
 
-    /// Checks what the commits of a service are worth. `remedy` is for the message, and ends as its sentence goes on.
+    /// Checks what the commits of a service are worth. `remedy` is for the message, whose sentence continues after it.
     ///
     /// # Errors
     /// If it may lose commits, and nobody has accepted that.

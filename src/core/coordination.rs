@@ -20,8 +20,8 @@
 //!   node may have settled this node's runs in the meantime.
 //! - `Over` comes before the next `Joined`, before `Withdrawn` and before `Failed`.
 //! - The answers to a leader's commits come before its `Over`; a commit that only a leader may write and that arrives
-//!   later is `Fenced`. `Over` does not wait for them in three cases: when the lease ends, when the daemon's loop
-//!   stands still, and when the connection is lost too. A late answer reports what is on record; a run whose begin is
+//!   later is `Fenced`. `Over` does not wait for them in three cases: when the lease ends, when the daemon's loop is
+//!   stalled, and when the connection is lost too. A late answer reports what is on record; a run whose begin is
 //!   `Accepted` after `Over` must not be started, only ended.
 //! - When a session is lost: answers (`Unknown` for what was sent to the service, `Fenced` for a leader's commit that
 //!   was not), `Lease` zero, `Over`, `Expired`. An owner's commit that was not sent waits for the next session.

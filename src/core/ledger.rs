@@ -417,7 +417,7 @@ pub enum Event {
         /// Number of records that its history had.
         records: usize,
     },
-    /// The node has been away for so long that it is no place to run jobs any more.
+    /// The node has been away too long to be a place to run jobs.
     ForgottenNode(NodeName),
     /// The owner of a watched run is gone. Carries what is known of its processes and the run's record, read after
     /// that.

@@ -114,8 +114,8 @@ impl<'a> HostUsers<'a> {
         Self { missing: origin.missing, known: BTreeMap::new() }
     }
 
-    /// True if a word is a user, to whom a command with this first word belongs. Some users have the name of a command,
-    /// such as `mail` and `backup`.
+    /// True if a word is a user, so that a command with this first word belongs to that user. Some users have the name
+    /// of a command, such as `mail` and `backup`.
     fn has(&mut self, name: &'a str, first: &str) -> bool {
         let is_known = |name: &&str| (self.missing)(&RunAs { user: Some((*name).to_owned()), group: None }).is_none();
         is_user(name) || begins_command(first) && *self.known.entry(name).or_insert_with_key(is_known)

@@ -14,7 +14,7 @@ use crate::support::{LONG, until};
 mod screenshots;
 
 const TOKEN: &str = "0123456789abcdef0123456789abcdef";
-/// What a job prints, and what stands in the jobs file. Where it became part of the page, it would set a mark.
+/// What a job prints, and what is in the jobs file. Where it became part of the page, it would set a mark.
 const ATTACK: &str = "<img src=x onerror=window.attacked=1><script>window.attacked=1</script>";
 
 /// An unused address of this host: all addresses in 127.0.0.0/8 belong to it.

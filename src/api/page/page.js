@@ -275,10 +275,10 @@
   const listen = () => {
     events = new EventSource("/v1/events");
     events.addEventListener("status", (event) => {
-      const told = JSON.parse(event.data);
+      const news = JSON.parse(event.data);
       // Who leads is shown without delay.
-      if (told.leader !== leader || told.state !== state) last = 0;
-      ({ leader, state } = told);
+      if (news.leader !== leader || news.state !== state) last = 0;
+      ({ leader, state } = news);
       heard = Date.now();
       soon();
     });

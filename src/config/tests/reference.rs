@@ -53,5 +53,5 @@ fn the_reference_describes_the_keys() {
         std::fs::write(FILE, &made).unwrap();
     }
     let file = std::fs::read_to_string(FILE).unwrap();
-    assert!(file == made, "docs/keys.md is outdated: CRONKEEPER_BLESS=1 writes it anew");
+    assert!(file == made, "docs/keys.md is outdated: CRONKEEPER_BLESS=1 renews it");
 }

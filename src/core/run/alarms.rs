@@ -39,7 +39,7 @@ impl StandingAlarms {
     }
 
     /// True while at least one alarm is active.
-    pub fn stand(&self) -> bool {
+    pub fn is_any_active(&self) -> bool {
         self.iter().next().is_some()
     }
 

@@ -19,7 +19,7 @@ pub struct Drain {
 }
 
 impl Drain {
-    /// The same as [`at`](Self::at); `None` if the record cannot be read, which stands for a drain.
+    /// The same as [`at`](Self::at); `None` if the record cannot be read, which counts as a drain.
     pub fn since(&self) -> Option<Timestamp> {
         super::control::known(self.at)
     }

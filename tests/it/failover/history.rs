@@ -92,8 +92,8 @@ fn either_node_shows_its_own_runs_and_the_newest_of_the_cluster() {
         until_then.is_subset(&shown)
     });
     assert!(shown(b.spec()).len() < 8, "a follower has only what the ledger keeps");
-    let (code, _, told) = asked(b.spec(), &["tick", "-n", "1000", "--since", "1d"]);
-    assert!(code == Some(1) && told.contains("set `--listen` and `--api-token-file`"), "{told}");
+    let (code, _, err) = asked(b.spec(), &["tick", "-n", "1000", "--since", "1d"]);
+    assert!(code == Some(1) && err.contains("set `--listen` and `--api-token-file`"), "{err}");
 
     a.kill9();
     a.wait_exit(LONG);

@@ -59,7 +59,7 @@ fn every_node_shows_how_a_job_ended_last_whichever_node_ran_it() {
     let failed = ask(c.spec(), &["trigger", "seldom", "--wait"]);
     assert_eq!(failed.status.code(), Some(3), "{failed:?}");
     let expected = json!([b.name(), "failure", 3]);
-    assert_eq!(last(c.spec()), expected, "what it has just told is shown at once");
+    assert_eq!(last(c.spec()), expected, "what it has just reported is shown at once");
     // `a` ran the job itself before, with success.
     all.iter().for_each(|node| until("the failure is shown", || last(node.spec()) == expected));
     asked(b.spec(), &["handover"]);

@@ -77,7 +77,7 @@ fn is_open(acl: &zk::Acl) -> bool {
     acl.scheme() == "world" && acl.permission().has(zk::Permission::WRITE)
 }
 
-/// `auth` stands for all identities of the session: the server replaces it by them.
+/// `auth` means all identities of the session: the server replaces it by them.
 static OWN_AND_EVERYBODY: [zk::Acl; 2] =
     [zk::Acl::new_const(zk::Permission::ALL, "auth", ""), zk::Acl::new_const(zk::Permission::ALL, "world", "anyone")];
 

@@ -374,7 +374,10 @@ impl Book {
 
     /// The alarms of the jobs that have any, as in their records once all requested commits are accepted.
     pub fn alarms(&self) -> impl Iterator<Item = (&JobName, &StandingAlarms)> {
-        self.timelines.iter().map(|(name, timeline)| (name, &timeline.alarms)).filter(|(_, alarms)| alarms.stand())
+        self.timelines
+            .iter()
+            .map(|(name, timeline)| (name, &timeline.alarms))
+            .filter(|(_, alarms)| alarms.is_any_active())
     }
 
     /// The jobs that are not due before a time later than `now`, each with that time: its mark, as a rule.

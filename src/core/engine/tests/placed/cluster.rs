@@ -45,7 +45,7 @@ pub struct Node {
     is_gone: bool,
     /// The cluster knows no place of it.
     is_forgotten: bool,
-    /// The runs of which it gets news.
+    /// The runs that it gets news of.
     pub watched: BTreeSet<RunId>,
     jobs: JobSet,
     place: Place,
@@ -98,7 +98,7 @@ fn files(jobs: Vec<Job>) -> JobSet {
 }
 
 impl Cluster {
-    /// So many nodes with these jobs, none of which leads.
+    /// This many nodes with these jobs. None of them leads.
     pub fn new(nodes: usize, wall: &str, jobs: Vec<Job>) -> Self {
         let now = Now { wall: at(wall), up: Uptime::ZERO + Duration::from_secs(1000) };
         let ledger = Ledger { revision: 100, ..Ledger::default() };
@@ -190,7 +190,7 @@ impl Cluster {
         self.tell_members();
     }
 
-    /// The node's process dies, and all that it has started. Its session goes on for the others.
+    /// The node's process dies, and all that it has started. For the others its session still lasts.
     pub fn crash(&mut self, index: usize) {
         let node = &mut self.nodes[index];
         (node.is_frozen, node.is_crashed) = (true, true);
@@ -447,8 +447,8 @@ impl Cluster {
         match request {
             ledger::Request::Commit { id, change } => {
                 let (answer, token) = self.write(index, &change);
-                let told = if is_lost && answer != Commit::Fenced { Commit::Unknown } else { answer };
-                self.handle(index, answered(id, told, token));
+                let answer = if is_lost && answer != Commit::Fenced { Commit::Unknown } else { answer };
+                self.handle(index, answered(id, answer, token));
                 if answer == Commit::Accepted {
                     self.notify(index, &change);
                 }
@@ -506,7 +506,7 @@ impl Cluster {
         (Commit::Accepted, token)
     }
 
-    /// Notifies whom a change concerns.
+    /// Notifies those affected by a change.
     fn notify(&mut self, writer: usize, change: &Change) {
         for write in change.writes() {
             match write {
