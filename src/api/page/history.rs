@@ -125,7 +125,7 @@ pub(super) fn page(filter: &Filter, found: &History, status: &Status, clock: &Cl
             }
             (table(found, false, clock))
             @if let Some(next) = &found.next { p { a.button href=(filter.link("before", next)) { "Older" } } }
-            @else if found.cut { p { "There are older ones: choose a shorter time." } }
+            @else if found.cut { p { "There are older records: choose a shorter time range." } }
         }
     }
 }
@@ -155,7 +155,7 @@ pub(super) fn lacks(found: &History, clock: &Clock) -> Markup {
         }
         @if let Some(before) = found.gap().filter(|_| !found.missing.is_empty()) {
             div.warning {
-                p { "Of what ended before " (clock.short(before)) ", the records of these nodes may be missing:" }
+                p { "Records of these nodes from before " (clock.short(before)) " may be missing:" }
                 ul {
                     @for MissingNode { node, why } in &found.missing { li { (node) ": " (why) } }
                     @if found.missing_more > 0 { li { (found.missing_more) " more" } }

@@ -89,7 +89,7 @@ impl RunPage<'_> {
                 }
                 Known::Not => p { "It is not in flight, and the history has no record of it (any more)." },
                 Known::Unread => p.unknown {
-                    "Whether it is in flight is not known; the history has no record of it (any more)."
+                    "It is not known whether it is in flight; the history has no record of it (any more)."
                 },
             }
             p.quiet { code { (self.run) } }
