@@ -231,7 +231,7 @@ impl ApiState {
         let already = |leader: &NodeName| Ok(HandedOver { node: leader.clone(), leader: Some(leader.clone()) });
         let unknown = to.as_ref().zip(queue.as_ref().ok()).and_then(|(to, queue)| self.find_node(to, queue).err());
         let answer = match unknown.map_or(queue, Err) {
-            // A node that nobody knows is not the leader's affair.
+            // A node that nobody knows does not concern the leader.
             Err(refused) if refused.code == StatusCode::NOT_FOUND => Err(refused),
             // A leader can resign also while the ledger cannot be read.
             queue if leads => self.hand_over_here(&queue.unwrap_or_default(), to.clone(), until).await,

@@ -1,4 +1,5 @@
-//! Answers that take long to compute: off the runtime's thread, one at a time, those of one caller too, and not for ever.
+//! Answers that take long to compute: off the runtime's thread, one at a time, also per caller, and within a time
+//! limit.
 //!
 //! The socket's runtime thread is also the one that keeps the lease. So who asks for a lot, or often, waits for others
 //! who do, and for nothing else.

@@ -120,7 +120,7 @@ pub struct Args {
     log: LogFilter,
 }
 
-/// How long what is gone is kept; `None`: for ever.
+/// How long records of what is gone are kept; `None`: forever.
 #[derive(Clone, Copy, Debug)]
 struct MaybeNever(Option<Duration>);
 

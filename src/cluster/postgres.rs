@@ -11,8 +11,8 @@
 //! statement, and so of one moment. Nothing needs a session of the server, so a pool in transaction mode may be in between;
 //! then the hints of `LISTEN` do not come, and the polls are enough.
 //!
-//! What is acknowledged has been written to the disk, and to the standbys that the server waits for. If that wait is given
-//! up, PostgreSQL commits all the same, with a warning; then nobody knows, as without an answer.
+//! What is acknowledged has been written to the disk, and to the standbys that the server waits for. If that wait is
+//! given up, PostgreSQL commits all the same, with a warning; then the result is not known, as without an answer.
 
 mod connection;
 mod examine;

@@ -261,7 +261,7 @@ mod tests {
         let why = |answer| part(answer, &filter, &node).unwrap_err();
         assert!(
             why(answer(&[], Some("90000000.run.a"))).contains("host-b searched"),
-            "else it would be asked for ever"
+            "else it would be asked forever"
         );
         assert!(why(answer(&[], Some("nonsense"))).contains("the answer of host-b is garbled"));
         let broken = History { archive_error: Some("disk".to_owned()), ..answer(&[40], None) };

@@ -54,7 +54,7 @@ impl<'a> Pages<'a> {
         page.records.truncate(self.left);
         self.left -= page.records.len();
         let next = page.next.as_deref().and_then(|next| Position::parse(next).ok());
-        // A daemon that repeats itself would be asked for ever.
+        // A daemon that repeats itself would be asked forever.
         let is_older = |next: &Position| self.filter.before.as_ref().is_none_or(|before| next < before);
         let next = next.filter(is_older);
         self.is_over = next.is_none();

@@ -806,7 +806,7 @@ impl<S: Store, K: Clock> Driver<S, K> {
             if self.is_of_node {
                 wanted.push(Wanted::Names(SESSIONS.to_owned()));
             }
-            // Not awaited for ever: requests come before.
+            // Not awaited forever: requests come before.
             let Ok(mut found) = self.read(wanted).await else { return Ok(()) };
             let sessions = if self.is_of_node { found.pop() } else { None };
             self.watches.see(&found);

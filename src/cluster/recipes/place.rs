@@ -499,7 +499,7 @@ async fn observe<C: Session, K: Clock>(context: &SessionContext<C, K>) -> Result
     Ok(Ahead { behind: None, damaged, has_candidate: false, first })
 }
 
-/// What is wrong with the first entry of the queue if it stays there for ever.
+/// What is wrong with the first entry of the queue if it stays there forever.
 fn blocking<C: Session, K: Clock>(
     context: &SessionContext<C, K>,
     name: &str,

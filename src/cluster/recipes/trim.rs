@@ -21,7 +21,7 @@
 //! it grows, or as the next one of that round.
 //!
 //! A job that runs on every node has this many records of each node. For nodes that the cluster has forgotten, they
-//! count together: containers have a new name each time, and would leave records for ever. Only the leader knows the
+//! count together: containers have a new name each time, and would leave records forever. Only the leader knows the
 //! nodes, so this is done when it trims the job anyway, and in its round.
 //!
 //! Three things are bounded: the requests in flight ([`MOST_LISTINGS`], [`MOST_MULTIS`]), the size of each, and the

@@ -2,7 +2,7 @@
 //!
 //! It is read as ZooKeeper's own client and kazoo read it: blanks around servers and empty parts of the list do not
 //! count, and a server without a port has the usual one. What can never lead to a server is refused here, because a
-//! client that tries it would try for ever. Pure: looks no name up.
+//! client that tries it would try forever. Pure: looks no name up.
 
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};

@@ -215,7 +215,7 @@ fn listen_to_all(answer: String) -> (SocketAddrV4, Arc<Mutex<Vec<String>>>) {
 }
 
 /// Whoever may write in ZooKeeper can plant a member with any address. It is neither sent the token, nor can it make a
-/// command print for ever, or a node ask for ever.
+/// command print forever, or a node ask forever.
 #[test]
 fn a_planted_member_gets_no_token_and_its_answers_are_bounded() {
     let (place, dir) = (Place::shared(), Scratch::new("token"));

@@ -65,6 +65,6 @@ fn a_node_without_an_archive_shows_what_the_ledger_has() {
     let node = leading(&spec);
     await_starts(&node, "tick", 8);
     let newest = || records(&spec, &["tick", "-n", "1000"]).len();
-    until("runs are shown, and not for ever", || (1..=8).contains(&newest()));
+    until("runs are shown, and not forever", || (1..=8).contains(&newest()));
     assert!(!spec.state_dir().join("archive.db").exists());
 }

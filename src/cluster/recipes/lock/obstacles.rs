@@ -1,7 +1,7 @@
 //! Persistent entries in the queues of locks.
 //!
 //! An entry of a client goes with its session. A persistent one, which somebody has created by hand or by mistake, stays:
-//! whoever queues behind it waits for ever, or finds the lock held each time. So it must be named.
+//! whoever queues behind it waits forever, or finds the lock held each time. So it must be named.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -18,7 +18,7 @@
 //! belong to somebody, or to a newer version.
 //!
 //! Whoever may write the sidecar can forge tokens and entries of the list. So it has the rights of the locked file,
-//! however it was created: those who may write that file share its lock, and can block it for ever anyway. Nobody can
+//! however it was created: those who may write that file share its lock, and can block it forever anyway. Nobody can
 //! pass for a holder of the lock, though: a record has a proof by the holder's secret key. The sidecar is accepted from
 //! root, from this user, from the owner of its directory, who could replace it anyway, and from whoever may write the
 //! file. Those who may only read the file lock it without a record, as do those who cannot create the sidecar.

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Each change of a placed run is a write at the version that was read, and so is its acceptance: one of the two fails. An
-//! attempt names one node for ever. That a node has accepted shows when the leader reads the run: once its answer is
+//! attempt names one node forever. That a node has accepted shows when the leader reads the run: once its answer is
 //! overdue, or when the leader needs to know.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -842,7 +842,7 @@ impl Ledger {
                     if record.state != RunState::Queued {
                         let attempt = (record.id(), record.attempt);
                         let node = self.attempts.entry(attempt).or_insert_with(|| record.owner.node.clone());
-                        assert_eq!(*node, record.owner.node, "an attempt names one node, for ever: {change:?}");
+                        assert_eq!(*node, record.owner.node, "an attempt names one node, forever: {change:?}");
                     }
                     let version = at.map_or(Version::FIRST, Version::next);
                     self.running.insert(record.id(), (record.clone(), version));
