@@ -72,9 +72,8 @@ fn an_open_page_says_so_when_its_node_does_not_answer_any_more() {
     assert_eq!(is_grey(), json!(false));
     // Its connections stay open, and nothing comes over them.
     a.stop();
-    let says_so = |text: &str| {
-        text.starts_with(&format!("{} does not answer. This page shows how things were at ", spec.name()))
-    };
+    let says_so =
+        |text: &str| text.starts_with(&format!("{} does not answer. This page shows how things were at ", spec.name()));
     browser.await_text("#stale", says_so);
     assert_eq!(is_grey(), json!(true));
     a.cont();
