@@ -412,7 +412,10 @@ mod tests {
             ("https://e1?cacert=/c&cert=/c", "set both or none"),
             ("http://e1?user=a", "`user` and `passfile` belong together"),
             ("http://e1?passfile=/p", "`user` and `passfile` belong together"),
-            ("http://e1?tls=on", "there is no parameter `tls`; there are cacert, cert, key, user, passfile, wait"),
+            (
+                "http://e1?tls=on",
+                "there is no parameter `tls`; the parameters are cacert, cert, key, user, passfile, wait",
+            ),
         ] {
             let error = Urls::parse(text, &FORM).expect_err(text).to_string();
             assert!(error.contains(why) && !error.contains("secret"), "{text}: {error}");

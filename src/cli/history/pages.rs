@@ -192,7 +192,7 @@ mod tests {
         let without = r#"{"records": [], "ledger_error": "no answer within 3 s", "older_elsewhere": true,
                           "incomplete_before": "1970-01-01T00:01:00Z"}"#;
         let expected =
-            "cronkeeper: the ledger was not reachable, so only what archives have is shown: no answer within 3 s\n";
+            "cronkeeper: the ledger cannot be reached, so only the archives are shown: no answer within 3 s\n";
         assert_eq!(said(&[page(&[], without)]), (Some(60), expected.to_owned()));
     }
 
@@ -202,8 +202,8 @@ mod tests {
     #[test]
     fn nodes_that_were_not_asked_are_named_where_it_matters() {
         let (gap, text) = said(&[page(&[50], AWAY)]);
-        let expected = "cronkeeper: records from before 1970-01-01 00:01:00 may be missing that only b has: b is away\n\
-                        cronkeeper: records from before 1970-01-01 00:01:00 may be missing that only c, d have: no token\n";
+        let expected = "cronkeeper: records before 1970-01-01 00:01:00 that only b has may be missing: b is away\n\
+                        cronkeeper: records before 1970-01-01 00:01:00 that only c, d have may be missing: no token\n";
         assert_eq!((gap, text.as_str()), (Some(60), expected));
         let newer = History { next: Some("1.run.x".to_owned()), ..page(&[90, 80], AWAY) };
         let (gap, text) = said(&[newer]);

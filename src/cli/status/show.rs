@@ -54,7 +54,7 @@ pub(super) fn write(shown: Shown<'_>, screen: Screen, out: &mut dyn Write) -> io
     }
     write_jobs(status, screen, &mut text)?;
     if status.jobs.is_empty() && all > 0 {
-        writeln!(text, "\nnone of {} selected", counted(all, "job"))?;
+        writeln!(text, "\nnone of {} is selected", counted(all, "job"))?;
     }
     match screen.height {
         // The last line is for the cursor.

@@ -115,7 +115,7 @@ fn a_job_that_can_never_run_again_gives_a_warning() {
         &reported(format!("jobs:\n  a: {{{past}}}\n  b: {{after: {{a: always}}, command: x}}\n")),
         &format!(
             "j:2:17: job `a`: {never}
-             j:3:15: job `b`: `after`: it never runs by itself, because `a` does not or is disabled"
+             j:3:15: job `b`: `after`: it never runs by itself, because `a` never does or is disabled"
         ),
     );
 }

@@ -314,10 +314,10 @@ fn a_line_without_a_key_is_named() {
 
 #[test]
 fn a_space_that_does_not_break_is_named() {
-    let message = "a space of another kind (U+00A0); YAML wants ordinary spaces";
+    let message = "an unusual space (U+00A0); YAML wants ordinary spaces";
     same(&reported("jobs:\n  a:\n    schedule: '@daily'\n    command:\u{a0}x\n"), &format!("j:4:13: {message}"));
     let key = reported("jobs:\n  a:\n    command: x\n    schedule: '@daily'\n    \u{a0}user: x\n");
-    assert!(key.contains("it has a space of another kind (U+00A0): write ordinary spaces"), "{key}");
+    assert!(key.contains("it has an unusual space (U+00A0): write ordinary spaces"), "{key}");
     same(&reported("jobs:\n  a:\n    schedule: '@daily'\n    command: echo\u{a0}x\n"), "");
 }
 
@@ -325,7 +325,7 @@ fn a_space_that_does_not_break_is_named() {
 fn what_else_is_not_yaml_has_plain_words() {
     let job = |line: &str| format!("jobs:\n  a:\n    schedule: '@daily'\n{line}\n");
     for (text, message) in [
-        (job("    command: x\n   user: y"), "5:4: this is not YAML: the indentation of this line fits none"),
+        (job("    command: x\n   user: y"), "5:4: this is not YAML: the indentation of this line matches none"),
         (job("    command: !e!x y"), "4:14: this is not YAML: tags (`!…`) are not supported"),
         (job("    %x: y"), "4:5: this is not YAML: a value cannot begin with this character"),
         (job("    \"command: x"), "4:5: this is not YAML: this quote is not closed"),

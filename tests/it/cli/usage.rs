@@ -301,7 +301,8 @@ fn a_calendar_is_checked_with_the_jobs_that_name_it() {
     let warning = "| holidays.txt:1:1: warning: the calendar's last date with a year, 2020-12-25, is past; add the dates that follow it";
     assert!(printed.contains(warning) && printed.ends_with("exit 0\n"), "{printed}");
     context.dir.write("open.txt", "12-30 12-31\n");
-    let second = "| open.txt:1:7: warning: this date does not count, it is taken for the name of the one before; ";
+    let second =
+        "| open.txt:1:7: warning: this date does not count, because it is read as the name of the date before it; ";
     assert!(context.enter(&["check", "jobs.yaml"]).contains(second));
     let mut piped = context.line(&["check", "-"]);
     piped.stdin(std::fs::File::open(context.path().join("jobs.yaml")).unwrap());

@@ -141,7 +141,7 @@ fn while_the_ledger_cannot_be_read_a_node_shows_what_it_read_last_and_says_so() 
     nodes.iter().for_each(|node| drop(node.await_event("coordination.expired", LONG)));
     nodes.iter().for_each(|node| assert_eq!(shown(node), (true, expected.clone()), "{}", node.name()));
     let text = asked(nodes[1].spec(), &["status"]);
-    assert!(text.contains("shown is what it held at 2"), "{text}");
+    assert!(text.contains("showing what it held at 2"), "{text}");
     witness.assert_fine(&[]);
 }
 
