@@ -47,6 +47,8 @@ pub(in crate::engine) struct ActiveRun {
     pub waiting: Option<Box<RunRecord>>,
     /// The write that makes its record is not answered.
     pub is_new: bool,
+    /// Until when a node may report that it has the run, although the ledger, which has lost writes, does not say so.
+    pub doubtful_until: Option<Uptime>,
     /// The in-flight commit about the run: never more than one.
     pub commit: Option<CommitId>,
     /// News of the run that arrived while a commit about it was in flight; handled if that commit is rejected.
@@ -394,6 +396,7 @@ impl ActiveRun {
             asked_at: None,
             waiting: None,
             is_new: false,
+            doubtful_until: None,
             commit: None,
             news: None,
         }

@@ -326,7 +326,7 @@ impl Runs {
     }
 
     /// From when on the nodes that are in touch with the service have written again what it may have lost.
-    fn answers_from(&self, cx: &Context) -> Uptime {
+    pub(super) fn answers_from(&self, cx: &Context) -> Uptime {
         let resumed = self.placing.resumed_at.map(|at| at + ASK_AGAIN.max(self.session_timeout / 4));
         resumed.map_or(cx.now.up, |at| at.max(cx.now.up))
     }

@@ -412,8 +412,14 @@ impl Runs {
         }
         let record = as_known_here(cx, record);
         self.note_answer(cx, &record);
+        let answers_from = self.answers_from(cx);
         let Some(active) = self.active.get_mut(run) else { return };
         let was_lost = active.is_unowned() && active.record.state == RunState::Running;
+        if version < active.version {
+            // The service has lost what was written since, and perhaps that the run was placed and accepted.
+            active.doubtful_until = Some(answers_from);
+            self.placing.lost_at = Some(cx.now.up);
+        }
         let was_remote = active.is_remote();
         let was_accepted = was_remote && !active.is_unanswered();
         if was_accepted && record.state == RunState::Placed && active.record.is_same_attempt(&record) {
@@ -601,6 +607,10 @@ impl Runs {
         let Some(active) = self.active.get(run).filter(|_| !self.is_looked_up(run)) else { return };
         if active.record.kill.is_some() {
             return self.apply_kill(cx, run);
+        }
+        if let Some(until) = active.doubtful_until.filter(|&until| until > cx.now.up) {
+            self.agenda.retries.insert((later(cx.due, until.since(cx.now.up)), run.clone()));
+            return;
         }
         if self.may_be_begun(active) {
             return self.skip(cx, run, SkipReason::Rewound);

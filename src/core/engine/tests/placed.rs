@@ -907,6 +907,30 @@ fn an_acceptance_that_the_service_loses_is_written_again_before_the_run_is_moved
     assert_eq!((cluster.started.len(), cluster.ledger.running.len(), cluster.ledger.history.len()), (1, 0, 1));
 }
 
+/// The leader finds that the run waits, as it did before it was placed.
+#[test]
+fn what_waited_before_the_service_lost_where_it_was_placed_is_left_to_the_node_that_runs_it() {
+    let jobs = vec![Job { misfire_window: Some(60 * SECOND), ..on(&["gpu"], once("a")) }];
+    let mut cluster = Cluster::led(3, "10:00:00", jobs.clone());
+    cluster.run_for(2 * SECOND);
+    let is_queued = |ledger: &cluster::Ledger| ledger.running.values().all(|(run, _)| run.state == RunState::Queued);
+    assert!(cluster.ledger.running.len() == 1 && is_queued(&cluster.ledger), "{:?}", cluster.ledger.running);
+    cluster.become_node(1, jobs.clone(), &["gpu"], 1);
+    cluster.run_for(2 * SECOND);
+    assert_eq!(cluster.started_on("a"), ["host-b"]);
+    cluster.become_node(2, jobs, &["gpu"], 1);
+    cluster.run_for(SECOND);
+    cluster.is_forgetful = true;
+    lose_what_made(&mut cluster, |ledger| !is_queued(ledger));
+    cluster.node(1).is_frozen = true;
+    cluster.run_for(SECOND);
+    cluster.node(1).is_frozen = false;
+    cluster.run_for(5 * SECOND);
+    assert!(cluster.end_one(1, Exit::Code(0)));
+    cluster.run_for(SECOND);
+    assert_eq!((cluster.started.len(), cluster.ledger.running.len(), cluster.ledger.history.len()), (1, 0, 1));
+}
+
 /// Whoever leads is in doubt about its own acceptance, and finds nothing.
 #[test]
 fn a_run_on_the_leaders_own_node_whose_begin_is_lost_while_it_is_accepted_is_placed_again() {

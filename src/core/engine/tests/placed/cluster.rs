@@ -390,7 +390,9 @@ impl Cluster {
         let now = Now { wall: self.now.wall + node.ahead, ..self.now };
         for command in node.engine.handle(now, event) {
             match command {
-                Command::Ask(Request::Ledger(ledger::Request::Watch(run) | ledger::Request::Follow(run))) => {
+                Command::Ask(Request::Ledger(
+                    ledger::Request::Watch(run) | ledger::Request::Follow(run) | ledger::Request::WatchOwn(run),
+                )) => {
                     node.watched.insert(run.clone());
                     node.requests.push_back(ledger::Request::ReadRun(run));
                 }
