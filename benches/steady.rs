@@ -22,7 +22,7 @@ use jiff::Timestamp;
 
 use self::service::Service;
 use self::short::pick;
-use self::support::burst::{Burst, TELLER, told};
+use self::support::burst::{Burst, DATE, printed_time};
 use self::support::command::CRONKEEPER;
 use self::support::node::{Node, Spec};
 use self::table::{Bound, Table, ms};
@@ -118,13 +118,13 @@ fn bare(how: How) -> Vec<Duration> {
     due.sort();
     let start = |&due: &Timestamp| {
         sleep(Duration::try_from(due.duration_since(Timestamp::now())).unwrap_or_default());
-        let mut command = Command::new(TELLER[0]);
-        let command = command.arg(TELLER[1]).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut command = Command::new(DATE[0]);
+        let command = command.arg(DATE[1]).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
         (due, command.spawn().expect("a process can be had"))
     };
     let lateness = |(due, child): (Timestamp, Child)| {
         let output = child.wait_with_output().expect("a child can be waited for").stdout;
-        told(&String::from_utf8_lossy(&output)).duration_since(SystemTime::from(due)).unwrap_or_default()
+        printed_time(&String::from_utf8_lossy(&output)).duration_since(SystemTime::from(due)).unwrap_or_default()
     };
     let (mut late, mut children) = (Vec::new(), Vec::new());
     for second in due.chunks(each_second()) {

@@ -14,7 +14,7 @@
 //!
 //! A handler reads everything it needs first, and then builds its answer without awaiting. A runtime of one thread
 //! therefore holds only one answer that is not yet counted against the limits. If it exceeds them, it is dropped at
-//! once. Answers that take long are computed on another thread ([`slow_answers`]), of which there is one at a time too.
+//! once. Answers that take long are computed on another thread ([`slow_answers`]), one at a time too.
 
 mod admission;
 mod browser;

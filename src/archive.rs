@@ -1,10 +1,11 @@
 //! The archive: this node's own copy of the history, kept for longer than the ledger keeps it.
 //!
 //! The ledger has the newest records of all nodes, a few of each job. The archive has what the ledger accepted from
-//! this node: the ends of its runs, those that it settled as leader, and the skips that it decided. So each record
-//! is in one node's archive. It is a copy, and treated as one: nothing waits for it, no decision depends on it, and
-//! what cannot be written is dropped, counted and logged. What it may lack is copied from the ledger ([`copy`]). A file
-//! that SQLite finds damaged is moved aside and begun anew. On one host all replicas share the file, as they share the ledger.
+//! this node: the ends of its runs, those that it settled as leader, and the skips that it decided. So each record is
+//! in one node's archive. It is a copy, and treated as one: nothing waits for it, no decision depends on it, and what
+//! cannot be written is dropped, counted and logged. What it may lack is copied from the ledger ([`copy`]). A file that
+//! SQLite finds damaged is moved aside, and a new one is begun. On one host all replicas share the file, as they share
+//! the ledger.
 //!
 //! ```text
 //! daemon ──put──▶ queue of 4,096 ─▶ thread: one transaction per quarter second ─▶ archive.db

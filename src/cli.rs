@@ -283,19 +283,19 @@ pub enum Command {
     Next(next::Args),
     /// Show the leader, the queue, and the jobs with their last and next runs
     ///
-    /// QUEUE: the nodes in the order in which they will lead; each waits for the one above it. CANDIDATE: the end of the
-    /// name of a node's entry under /leader in the service. MEMBER: the nodes that are alive; JOBS is the digest of a
-    /// node's jobs, equal on nodes with the same jobs. RUNNING: the runs in flight; a run has an ATTEMPT for each time
-    /// its program was started; one that is CUT OFF was in flight on a node that is gone and may still have it, until
-    /// the time shown, or until that node's daemon is back, `cronkeeper release` has run on its host, or `cronkeeper kill
-    /// --force` has ended the run. JOB: LAST, ON and ENDED are about the job's newest run, and `!` marks a job that needs
-    /// attention. The ledger is the cluster's record of runs and occurrences, in the service; a LEDGER line says that this
-    /// node cannot read it now. Times are UTC.
+    /// QUEUE: the nodes in the order in which they will lead; each waits for the one above it. CANDIDATE: the end of
+    /// the name of a node's entry under /leader in the service. MEMBER: the nodes that are alive; JOBS is the digest of
+    /// a node's jobs, equal on nodes with the same jobs. RUNNING: the runs in flight; ATTEMPT counts how often the
+    /// program of a run was started. A run that is CUT OFF was in flight on a node that is gone, and may still be
+    /// running there. It stays so until the time shown, or until that node's daemon is back, `cronkeeper release` has
+    /// run on its host, or `cronkeeper kill --force` has ended it. JOB: LAST, ON and ENDED describe the job's newest
+    /// run, and `!` marks a job that needs attention. LEDGER: this node cannot read the ledger, the cluster's record of
+    /// runs and occurrences in the service. Times are UTC.
     Status(status::StatusArgs),
     /// Show the nodes, with their labels and what the leader has placed on them
     ///
-    /// RUNS: the runs that have a process there; PLACED: those that the node has not accepted yet. A job with `run_on: any`
-    /// runs on a node that has the labels it asks for, in proportion to WEIGHT.
+    /// RUNS: the runs that have a process on the node. PLACED: the runs that it has not accepted yet. Jobs with
+    /// `run_on: any` are spread over the nodes that have the labels they ask for, in proportion to WEIGHT.
     Nodes(nodes::NodesArgs),
     /// Show runs and skips, newest first
     History(history::HistoryArgs),
@@ -303,20 +303,21 @@ pub enum Command {
     Logs(logs::Args),
     /// Run a job now, where its `run_on` says
     ///
-    /// While the node that is asked cannot reach ZooKeeper, or answers too late, the request is sent again for up to 20
-    /// seconds, after the first failure with a line on stderr; then the command fails. However often it is sent, it counts
-    /// as one request. After a failure, `cronkeeper history` shows whether the job has run after all.
+    /// While the asked node cannot reach the service, or answers too late, the command repeats its request for up to 20
+    /// seconds, then fails; it reports the first failure on stderr. However often it is sent, it counts as one request.
+    /// After a failure, `cronkeeper history` shows whether the job has run after all.
     Trigger(trigger::Args),
     /// Skip the occurrences of jobs until they are resumed, or for some time
     Pause(pause::PauseArgs),
-    /// Resume paused jobs; what they skipped meanwhile is not run
+    /// Resume paused jobs; the occurrences that they skipped are not made up for
     Resume(pause::ResumeArgs),
-    /// Schedule a job from now on again, after a clock that was ahead has left it silent
+    /// Make a job count from now on again, after a clock that was ahead has silenced it
     ///
-    /// If occurrences of a job were decided while the clock was ahead, the job is not due again before that time: what is
-    /// due earlier may have run already. `cronkeeper status` says so. Once the clock is right, this command schedules the
-    /// job from now on. What ran or was skipped while the clock was ahead is in the history, and does not run again when
-    /// its time comes. If the history does not show all of it, the command leaves the job as it is.
+    /// If occurrences of a job were decided while the clock was ahead, the job is not due again before that time,
+    /// because what is due earlier may already have run; `cronkeeper status` says so. Once the clock is correct, this
+    /// command makes the job count from now on. Occurrences that ran or were skipped while the clock was ahead are in
+    /// the history, and do not run again when their time comes. If the history does not show all of them, the command
+    /// changes nothing.
     Recount(recount::Args),
     /// Make the leader resign, whichever node is asked
     Handover(handover::Args),
@@ -324,7 +325,7 @@ pub enum Command {
     Drain(drain::DrainArgs),
     /// Let a drained node lead again
     Undrain(drain::UndrainArgs),
-    /// Forget a node that is gone for good: jobs on every node no longer count on it
+    /// Forget a node that is gone for good: jobs on every node stop waiting for it
     Forget(forget::Args),
     /// End a run, on whichever node it is
     Kill(kill::KillArgs),
@@ -335,8 +336,8 @@ pub enum Command {
     /// Run a command while holding a lock
     ///
     /// The lock is fair, and shared with clients of Curator and kazoo. The command finds the lock's path in
-    /// CRONKEEPER_LOCK_PATH and a number that grows with every holder in CRONKEEPER_FENCING_TOKEN. When it ends, none of
-    /// its processes is left. The exit code is that of the command.
+    /// CRONKEEPER_LOCK_PATH, and in CRONKEEPER_FENCING_TOKEN a number that grows with every holder. When the command
+    /// ends, all processes that it has left behind are killed. The exit code is that of the command.
     Lock(Box<lock::Args>),
     /// Show who holds which lock and who waits
     Locks(Box<locks::Args>),
@@ -347,15 +348,16 @@ pub enum Command {
     /// Release what a dead daemon on this host still holds
     ///
     /// First kills what is left of its runs, then frees what it holds in the cluster, so that no other node waits for
-    /// its session to time out. Meant for ExecStopPost: takes at most three seconds. It needs the same --zookeeper, --node
-    /// and --state-dir as the daemon, and its credentials; a shell does not have the environment of the service.
+    /// its session to time out. Meant for ExecStopPost: takes at most three seconds. It needs the same --zookeeper,
+    /// --node and --state-dir as the daemon, and its credentials; a shell does not have the environment of the systemd
+    /// service.
     ///
-    /// It is also the remedy for a run that `cronkeeper status` shows as CUT OFF although its host is there and the daemon
-    /// on it is dead: the run ends as interrupted, as it does when the daemon is started again.
+    /// It also ends a run that `cronkeeper status` shows as CUT OFF although its host is up and only the daemon there
+    /// is dead: the run ends as interrupted, as it does when the daemon is started again.
     Release(Box<release::Args>),
     /// Convert a crontab to jobs.yaml, on stdout
     ///
-    /// Each line that cannot be converted is reported on stderr and stays as a comment in the result.
+    /// Reports each line that it cannot convert on stderr, and keeps it as a comment in the result.
     Import(import::Args),
     /// Print the JSON Schema of jobs.yaml, for editors
     ///
@@ -399,7 +401,8 @@ pub fn run(
             return explain::error(empty, io);
         }
         (Err(mut error), _) => {
-            // Of an option that the command does not have: no job is called so, and only a command to run may be.
+            // A suggestion for an option that the command does not have: no job has such a name, and only a command to
+            // run may have one.
             if error.kind() == ErrorKind::UnknownArgument && !takes_command(&error) {
                 error.remove(ContextKind::Suggested);
             }

@@ -1,6 +1,6 @@
 //! cronkeeper: cron that survives the loss of a host.
 //!
-//! Three crates, each of which uses those above it:
+//! Three crates; each uses those above it:
 //!
 //! - [`cronkeeper_core`], `src/core`: the domain, the ports, the engine, which decides what to do, and the loop, which
 //!   does it.

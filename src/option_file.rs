@@ -83,7 +83,7 @@ pub fn check_folder(option: &'static str, path: &Path) -> Result<(), NotAFolder>
             Some(link) => refuse(format!("is below `{}`, a link to something that does not exist", link.display())),
             None => Ok(()),
         },
-        (_, Some(Errno::LOOP)) => refuse("is a link that leads in a circle".to_owned()),
+        (_, Some(Errno::LOOP)) => refuse("is a link that leads back to itself".to_owned()),
         (_, Some(Errno::NAMETOOLONG)) => refuse("is too long for a path".to_owned()),
         _ => Ok(()),
     }
@@ -124,8 +124,8 @@ mod tests {
             ("to-file/x", "to-file`, which is not a directory"),
             ("dangling", "dangling` is a link to something that does not exist"),
             ("dangling/x/y", "dangling`, a link to something that does not exist"),
-            ("circle", "leads in a circle"),
-            ("circle/x", "leads in a circle"),
+            ("circle", "leads back to itself"),
+            ("circle/x", "leads back to itself"),
             (&"x".repeat(300), "is too long"),
         ] {
             let refused = check_folder("--state-dir", &at(name)).unwrap_err().to_string();

@@ -108,7 +108,7 @@ pub fn authorities(bytes: &[u8]) -> Result<RootCertStore, PemFault> {
     match refused {
         Some(error) if roots.is_empty() => Err(match error {
             Error::InvalidCertificate(CertificateError::BadEncoding) => {
-                PemFault::Damaged { wanted: Part::Certificate, why: "what is between its lines is no certificate" }
+                PemFault::Damaged { wanted: Part::Certificate, why: "the text between its lines is not a certificate" }
             }
             error => PemFault::Rejected { why: why_refused(&error) },
         }),
@@ -170,7 +170,7 @@ fn unusable(bytes: &[u8], wanted: Part, error: &pem::Error) -> PemFault {
     }
     let why = match error {
         pem::Error::MissingSectionEnd { .. } => return PemFault::Cut { wanted },
-        pem::Error::Base64Decode(_) => "what is between its lines is not base64",
+        pem::Error::Base64Decode(_) => "the text between its lines is not base64",
         pem::Error::NoItemsFound => "its line `-----BEGIN ...-----` must begin at the left margin",
         _ => "its line `-----BEGIN ...-----` is not whole",
     };
@@ -214,7 +214,7 @@ impl fmt::Display for PemFault {
             Self::Damaged { wanted, why } => {
                 write!(f, "has a {wanted} that cannot be read: {why}; copy the file again")
             }
-            Self::Rejected { why } => write!(f, "cannot be used for TLS: {why}; put the right file there"),
+            Self::Rejected { why } => write!(f, "cannot be used for TLS: {why}; replace it with the right file"),
         }
     }
 }
@@ -252,7 +252,7 @@ fn not_pem(wanted: Part, found: Format, f: &mut fmt::Formatter<'_>) -> fmt::Resu
         (Format::Der(content), _) => der(wanted, content, f),
         (Format::Pkcs12, _) => write!(f, "is PKCS#12, not PEM; convert it with `{pkcs12}`"),
         (Format::Pkcs7, Part::PrivateKey) => {
-            f.write_str("is PKCS#7, which has certificates only; name the file that the private key is in")
+            f.write_str("is PKCS#7, which contains only certificates; name the file that the private key is in")
         }
         (Format::Pkcs7, Part::Certificate) => f.write_str(
             "is PKCS#7, not PEM; convert it with `openssl pkcs7 -inform DER -print_certs -in FILE -out FILE.pem`",

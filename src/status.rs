@@ -142,7 +142,7 @@ pub enum NodeState {
     /// Elected, and settling what earlier leaders left open.
     TakingOver,
     Leading,
-    /// Out of the queue until an operator undrains it. Its runs in flight go on.
+    /// Out of the queue until an operator undrains it. Its runs in flight continue.
     Drained,
     /// Stopping: waiting for its runs to end.
     Draining,

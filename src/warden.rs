@@ -83,7 +83,7 @@ pub fn main_if_asked() -> Option<ExitCode> {
     Some(match served {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("cronkeeper: the warden, which only `cronkeeper run` starts, cannot go on: {error}");
+            eprintln!("cronkeeper: the warden, which only `cronkeeper run` starts, cannot continue: {error}");
             ExitCode::FAILURE
         }
     })

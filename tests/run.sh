@@ -2,13 +2,13 @@
 # Runs all tests. On a bare Debian with Rust it first installs the packages that are missing, then runs `cargo test`.
 # On other systems it installs nothing and lists the packages that are missing.
 #
-# At its end it lists what was skipped and what failed. A test that fails is run once more by itself, when all others have
-# ended, and fails only if it fails again. What explains a failure is in target/failed/TEST, all output in target/logs.
+# At its end it lists what was skipped and what failed. A test that fails is run once more by itself, when all others
+# have ended, and fails only if it fails again. target/failed/TEST has what explains a failure, target/logs all output.
 #
 #   CRONKEEPER_TEST_ARGS="--test it servers"   only `cargo test` with these arguments
 #   CRONKEEPER_LONG=1                          more random inputs and simulated clusters; takes hours
 #   CRONKEEPER_STRICT=1                        a test that fails once fails the run
-#   CRONKEEPER_STRICT_SKIPS=1                  so does a skip for want of what this machine has
+#   CRONKEEPER_STRICT_SKIPS=1                  so does a skip for lack of something that this machine has
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -87,7 +87,7 @@ if [[ -n ${CRONKEEPER_TEST_ARGS:-} ]]; then
     exec cargo test --locked $CRONKEEPER_TEST_ARGS
 fi
 
-# Who builds only here never builds twice in a row, and a build is quicker without what would make the next one quicker.
+# A machine that builds only here never builds twice in a row, so it does not prepare for an incremental build.
 [[ -d $target/debug/incremental ]] || export CARGO_INCREMENTAL=0
 
 logs=$target/logs beside_pid='' real='' simulation=''
@@ -231,8 +231,8 @@ real=$(path_of it) simulation=$(path_of simulation)
     exit 70
 }
 
-# The tests of real processes wait most of the time. What takes all of the processor runs beside them and yields to
-# them: in a process group of its own, so that it can be ended with this script, but in the same session, because between
+# The tests of real processes wait most of the time. What takes the whole processor runs at the same time and yields to
+# them: in its own process group, so that it can be ended with this script, but in the same session, because between
 # sessions the kernel heeds no nice value.
 beside=(unit simulation documentation)
 set -m
@@ -243,7 +243,7 @@ set -m
 beside_pid=$!
 set +m
 run_all_of real || true
-# Tells who waits for it that only the simulation is left.
+# Tells scripts that wait for it that only the simulation is left.
 touch "$logs/real.ended"
 wait "$beside_pid" || true
 beside_pid=''

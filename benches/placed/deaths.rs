@@ -9,7 +9,7 @@ use jiff::Timestamp;
 
 use crate::service::Service;
 use crate::short::pick;
-use crate::support::burst::{TELLER, told};
+use crate::support::burst::{DATE, printed_time};
 use crate::support::command::CRONKEEPER;
 use crate::support::node::{Event, Node};
 use crate::support::{LONG, until};
@@ -102,7 +102,7 @@ impl Trial {
     fn due_in(seconds: i64, servers: &Service, jobs: usize) -> Option<Self> {
         let due = in_seconds(seconds);
         let job = |n: usize| {
-            let command = format!("[{}, '{}']", TELLER[0], TELLER[1]);
+            let command = format!("[{}, '{}']", DATE[0], DATE[1]);
             format!("  {}: {{schedule: '@at {due}', command: {command}, run_on: any, interrupted: rerun}}\n", name(n))
         };
         let file = once("jobs:\n".to_owned()).chain((0..jobs).map(job)).collect::<String>();
@@ -131,7 +131,7 @@ impl Trial {
     fn lateness_of(&self, events: &[Event]) -> Vec<Duration> {
         let jobs: BTreeSet<&str> = events.iter().map(|event| event.text("job")).collect();
         let due = SystemTime::from(self.due);
-        let late = |line: Event| told(line.text("line")).duration_since(due).unwrap_or_default();
+        let late = |line: Event| printed_time(line.text("line")).duration_since(due).unwrap_or_default();
         self.named("run.output").filter(|line| jobs.contains(line.text("job"))).map(late).collect()
     }
 

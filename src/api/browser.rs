@@ -35,7 +35,7 @@ pub(super) async fn refuse_foreign_pages(request: Request, next: Next) -> Respon
     if is_reading || !is_of_foreign_page(request.headers()) {
         return next.run(request).await;
     }
-    let error = "a web page from elsewhere has sent this request";
+    let error = "a web page of another origin sent this request";
     RefusedRequest::new(StatusCode::FORBIDDEN, error).into_response()
 }
 
@@ -44,7 +44,7 @@ pub(super) async fn refuse_rebound_names(request: Request, next: Next) -> Respon
     if !is_rebound(request.headers(), request.uri()) {
         return next.run(request).await;
     }
-    let error = "the request's `Host` is a name of the internet: open the socket under `localhost`";
+    let error = "the request's `Host` is an internet name: open the socket under `localhost`";
     RefusedRequest::new(StatusCode::MISDIRECTED_REQUEST, error).into_response()
 }
 

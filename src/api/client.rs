@@ -69,7 +69,7 @@ pub enum AskError {
     #[error("cannot connect to {host}: {why}")]
     Unreachable { host: String, why: Said },
     /// The certificate at the address of `--host` is not trusted.
-    #[error("{host} has no certificate that is trusted here: {why}; `--cacert` names the file of its authority")]
+    #[error("the certificate of {host} is not trusted here: {why}; name the file of its authority with `--cacert`")]
     Certificate { host: String, why: Said },
     /// There is TLS, but nothing to trust.
     #[error("{0} needs `--cacert`: the file of the authority that issued its certificate")]
@@ -193,7 +193,7 @@ impl Client {
 }
 
 async fn fetch_locally(search: &SocketSearch, head: Builder, body: Bytes) -> Result<(StatusCode, Bytes), AskError> {
-    // Found anew for each request: when the leader of this host changes, the socket is removed and recreated.
+    // Looked up for each request: when the leader of this host changes, the socket is removed and recreated.
     let (socket, tried) = search.socket();
     let name = socket.display().to_string();
     let opened = async { UnixStream::connect(&socket).await };

@@ -55,8 +55,8 @@ pub struct TriggerBody {
     /// each request is another.
     #[serde(default)]
     pub uuid: Option<Uuid>,
-    /// Variables of the run, which the job must list under `parameters`: at most 16, each value of at most 1 KiB, 8 KiB in
-    /// all as JSON. They stand in the ledger and in the history, so they are not for secrets.
+    /// Variables of the run, which the job must list under `parameters`: at most 16, each value of at most 1 KiB, 8 KiB
+    /// in all as JSON. They are in the ledger and in the history, so they are not for secrets.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub environment: BTreeMap<String, String>,
     /// The time that the run finds as CRONKEEPER_SCHEDULED_AT, instead of the time of the request: in whole seconds,
@@ -317,7 +317,7 @@ pub(super) fn limited_reason(reason: Option<String>) -> Result<Option<String>, R
 pub(super) fn unread_body(code: StatusCode, error: String) -> RefusedRequest {
     match code {
         StatusCode::PAYLOAD_TOO_LARGE => {
-            let error = format!("the request is longer than the {} KiB that one may be", MOST_BYTES >> 10);
+            let error = format!("the request is longer than {} KiB", MOST_BYTES >> 10);
             RefusedRequest::new(code, error)
         }
         _ => RefusedRequest::new(code, error),

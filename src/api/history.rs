@@ -8,9 +8,9 @@
 //! ```
 //!
 //! Both take the same parameters. One that is not known is refused: ignored, it would show records that were not
-//! wanted. With `local=true` a node answers from its own archive alone, which is how other nodes ask. A page goes on
-//! behind a record, whose place in the history is the same on every node; so any node can give the next one. Other nodes
-//! are asked only for callers who may see everything.
+//! wanted. With `local=true` a node answers from its own archive alone, which is how other nodes ask. A page continues
+//! behind a record, whose place in the history is the same on every node; so any node can give the next one. Other
+//! nodes are asked only for callers who may see everything.
 
 mod answer;
 mod elsewhere;
@@ -76,7 +76,7 @@ struct HistoryRequest {
 pub(super) struct Question<'a> {
     filter: &'a Filter,
     window: Window,
-    /// What the caller may see. Other nodes are asked only for who may see everything.
+    /// What the caller may see. Other nodes are asked only if the caller may see everything.
     visibility: Visibility,
     /// When the answer is sent, whatever is still missing.
     until: Instant,
@@ -137,7 +137,7 @@ impl HistoryRequest {
         parameters.iter().try_for_each(|(name, value)| request.add(name, value, now)).map_err(bad)?;
         let is_alone = !is_of_job && parameters.iter().all(|(name, _)| matches!(&**name, "run" | "local"));
         match &request.run {
-            Some(_) if !is_alone => Err(bad("`run` goes with `local` only: it names one record".to_owned())),
+            Some(_) if !is_alone => Err(bad("`run` names one record, so only `local` may go with it".to_owned())),
             _ => Ok(request),
         }
     }
@@ -273,7 +273,7 @@ impl ApiState {
         let known = std::mem::take(&mut elsewhere.known);
         let (mut history, complete_since) = merged_history(local, elsewhere, question);
         missing.extend(self.without_own_archive(&mut history));
-        // Nodes that ran something, and of which nobody knows any more.
+        // Nodes that ran something and that nobody knows any more.
         let gone: BTreeSet<_> = history.records.iter().map(HistoryEntry::node).collect();
         missing.extend(gone.into_iter().filter(|node| !known.contains(*node)).map(MissingNode::away));
         let is_forgotten = || {
@@ -284,7 +284,7 @@ impl ApiState {
         history.incomplete_before = match (&history.ledger_error, missing.is_empty()) {
             (None, true) => None,
             (None, false) if complete_since.is_some() || !is_forgotten() => complete_since,
-            // Of nothing it is known that the ledger has it.
+            // It is not known of any record that the ledger has it.
             _ => Some(system::now().wall),
         };
         if history.incomplete_before.is_some() {
@@ -417,7 +417,7 @@ mod tests {
             ("outcom=failure", "there is no parameter `outcom`, did you mean `outcome`?"),
             ("failed=yes", "`failed` must be true or false"),
             ("local=", "`local` must be true or false"),
-            ("run=load.20261120T024000Z&job=load", "`run` goes with `local` only: it names one record"),
+            ("run=load.20261120T024000Z&job=load", "`run` names one record, so only `local` may go with it"),
         ] {
             assert_eq!(asked(text).unwrap_err(), why, "{text}");
         }

@@ -1,7 +1,7 @@
 //! `GET /metrics`, for Prometheus.
 //!
 //! A scrape shows what the node knows, and reads little, from the caches that all requests share: the queue, and on the
-//! leader how each job's runs ended last. It does not read the ledger's runs, of which there may be thousands.
+//! leader how each job's runs ended last. It does not read the ledger's runs: there may be thousands.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -20,14 +20,14 @@ use cronkeeper_core::term::NodeName;
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 enum NotThere {
     #[error(
-        "job `{job}` runs on the leader, so no other node can be named; `cronkeeper exec {job}` runs it on the host where \
-         it is called"
+        "job `{job}` runs on the leader, so no other node can be named; `cronkeeper exec {job}` runs it on the host \
+         where you call it"
     )]
     OnLeader { job: JobName },
     #[error("{0}")]
     Unknown(String),
     /// It is alive, and has no record as a place.
-    #[error("node `{node}` cannot be given runs: it has not said yet which labels it has, or is of an older version")]
+    #[error("node `{node}` cannot get runs: it has not published its labels yet, or runs an older version")]
     NoPlace { node: NodeName },
     #[error("job `{job}` does not run on node `{node}`, only on nodes {which}; its labels: {labels}")]
     Unfit { job: JobName, node: NodeName, which: String, labels: String },
@@ -77,8 +77,8 @@ impl ApiState {
         Ok((named, notes))
     }
 
-    /// What keeps a run of the job from starting now, of which nobody has said where it is to run. What cannot be read
-    /// does not keep it from being triggered.
+    /// What keeps a run of the job from starting now, if the trigger names no nodes. If that cannot be read, the job
+    /// can still be triggered.
     async fn obstacles(&self, job: &JobName) -> Vec<String> {
         let set = self.sources.jobs.borrow().clone();
         let is_solo = self.sources.status.borrow().backend == SOLO;
@@ -117,7 +117,7 @@ fn obstacles(job: &Job, status: &Status) -> Vec<String> {
 /// How long a run that is triggered now may wait for a node: `until 2026-11-20 15:00:00Z`.
 fn until(job: &Job, now: Timestamp) -> String {
     if job.upstreams().is_some() && job.misfire_window.is_none() {
-        // Of what it runs after, an occurrence may come before.
+        // An occurrence of a job that it runs after may come before that.
         return "until its misfire window is over".to_owned();
     }
     format!("until {}Z", stamp(too_old_from(job, job, now)))

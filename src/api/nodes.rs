@@ -201,8 +201,8 @@ impl ApiState {
             ForgetNode::Forgotten => {}
             ForgetNode::Alive => {
                 let error = format!(
-                    "{node} is alive, and would be back at once: stop its daemon first; if that is dead, its session ends \
-                     within the session timeout"
+                    "{node} is alive, and would come back at once: stop its daemon first; if its daemon is dead, its \
+                     session ends within the session timeout"
                 );
                 return Err(RefusedRequest::new(StatusCode::CONFLICT, error));
             }
@@ -231,7 +231,7 @@ impl ApiState {
         let already = |leader: &NodeName| Ok(HandedOver { node: leader.clone(), leader: Some(leader.clone()) });
         let unknown = to.as_ref().zip(queue.as_ref().ok()).and_then(|(to, queue)| self.find_node(to, queue).err());
         let answer = match unknown.map_or(queue, Err) {
-            // A node that nobody knows is not the leader's affair.
+            // A node that nobody knows does not concern the leader.
             Err(refused) if refused.code == StatusCode::NOT_FOUND => Err(refused),
             // A leader can resign also while the ledger cannot be read.
             queue if leads => self.hand_over_here(&queue.unwrap_or_default(), to.clone(), until).await,
@@ -450,7 +450,7 @@ fn refusal(to: Option<&str>, reason: &str) -> String {
 }
 
 fn late(leader: &NodeName) -> RefusedRequest {
-    let error = format!("{leader} did not resign within {} s: see its log, or it will do so later", TIMEOUT.as_secs());
+    let error = format!("{leader} did not resign within {} s, and may still do so: see its log", TIMEOUT.as_secs());
     RefusedRequest::new(StatusCode::GATEWAY_TIMEOUT, error)
 }
 

@@ -1,6 +1,6 @@
 //! docs/openapi.json, made from the types of the API, so that it cannot tell anything else than the program.
 //!
-//! `CRONKEEPER_BLESS=1 cargo test openapi` writes the file anew.
+//! `CRONKEEPER_BLESS=1 cargo test openapi` writes the file again.
 
 use schemars::generate::{SchemaGenerator, SchemaSettings};
 use schemars::{JsonSchema, Schema};
@@ -46,8 +46,8 @@ const fn post(request: &'static str, body: SchemaOf, answer: SchemaOf, errors: &
 }
 
 const FILTER: &[(&str, &str)] = &[
-    ("limit", "Most records, 1 to 1,000; default 20."),
-    ("before", "Continue an answer: its `next`."),
+    ("limit", "Maximum number of records, 1 to 1,000; default 20."),
+    ("before", "Continues an answer: pass its `next`."),
     ("job", "Only jobs whose name matches, with `*` and `?`; may be repeated."),
     ("outcome", "Only this outcome, or `skipped`; may be repeated."),
     ("failed", "`true`: only runs that did not succeed."),
@@ -55,7 +55,7 @@ const FILTER: &[(&str, &str)] = &[
     ("since", "Only what ended at this instant, or this duration ago, or later."),
     ("until", "Only what ended at this instant, or this duration ago, or earlier."),
     ("local", "`true`: only what the archive of the asked node has."),
-    ("run", "The record of this run, wherever it is; goes with `local` only, and without a job in the path."),
+    ("run", "The record of this run, wherever it is; only `local` may go with it, and no job in the path."),
 ];
 
 const COMING: &[(&str, &str)] = &[
@@ -65,10 +65,10 @@ const COMING: &[(&str, &str)] = &[
 ];
 
 const OUTPUT: &[(&str, &str)] = &[
-    ("from", "Where to begin: `next` of the page before."),
+    ("from", "Where to begin: `next` of the previous page."),
     ("wait", "How many seconds to wait for output, at most 6; default 0."),
-    ("since", "Leave out lines before this instant, or older than this duration."),
-    ("last", "Leave out all but about so many bytes at the end of each attempt; `skipped` says how many that were."),
+    ("since", "Only lines since this instant, or not older than this duration."),
+    ("last", "Only about this many bytes at the end of each attempt; `skipped` says how many bytes were left out."),
     ("local", "`true`: only what the asked node keeps itself."),
     ("attempt", "With `local`: the attempt. Without it, only the list of attempts is shown."),
 ];
@@ -198,7 +198,7 @@ fn the_file_describes_the_types() {
         std::fs::write(FILE, &made).expect("it can be written");
     }
     let file = std::fs::read_to_string(FILE).expect("docs/openapi.json");
-    assert!(file == made, "docs/openapi.json is outdated: CRONKEEPER_BLESS=1 writes it anew");
+    assert!(file == made, "docs/openapi.json is outdated: CRONKEEPER_BLESS=1 renews it");
 }
 
 #[test]

@@ -40,14 +40,14 @@ const LONGEST_WAIT: Duration = Duration::from_secs(6);
 /// The query parameters.
 #[derive(Debug, Deserialize)]
 pub(super) struct OutputQuery {
-    /// Where to begin: `next` of the page before.
+    /// Where to begin: `next` of the previous page.
     from: Option<String>,
     /// How long to wait for output, in seconds.
     #[serde(default)]
     wait: u64,
-    /// Leave out lines before this instant, or older than this duration.
+    /// Only lines since this instant, or not older than this duration.
     since: Option<String>,
-    /// Leave out all but about so many bytes at the end of each attempt.
+    /// Leave out all but about this many bytes at the end of each attempt.
     last: Option<u64>,
     /// Only what this node keeps: of this attempt, or only the list of attempts.
     #[serde(default)]

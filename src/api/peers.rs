@@ -100,10 +100,10 @@ impl Peers {
     ) -> Result<T, String> {
         let node = &member.node;
         let Some(listen) = &member.published.listen else {
-            return Err(format!("{node} listens nowhere: set `--listen` there"));
+            return Err(format!("{node} does not listen on TCP: set `--listen` there"));
         };
         // The semaphore is never closed.
-        let busy = |_| format!("too many requests to other nodes at a time; {node} was not asked");
+        let busy = |_| format!("too many requests to other nodes at once; {node} was not asked");
         let _permit = timeout(CONNECT, self.permits.acquire()).await.map_err(busy)?;
         let Secrets { key, tls } = self.secrets().await?;
         let connector = match (tls, listen.tls) {
@@ -150,7 +150,7 @@ async fn ask(question: Question<'_>, listen: &ApiAddress, connector: Option<TlsC
     // Another node accepts the address that it was reached at as `Host`, whatever its names are.
     let host = stream.peer_addr().map_err(away)?;
     let Some(connector) = connector else { return exchange(stream, host, question).await };
-    let server = ServerName::try_from(name.clone()).map_err(|_| format!("{node} has no name that TLS could check"))?;
+    let server = ServerName::try_from(name.clone()).map_err(|_| format!("{node} has no name that TLS can check"))?;
     let secured = in_time(connector.connect(server, stream)).await;
     let secured = secured
         .map_err(|error| format!("the TLS certificate of {node} at {target} (for {name}): {error}; see `--peer-ca`"))?;
@@ -189,7 +189,8 @@ where
     };
     let mut answered = std::pin::pin!(answered);
     let mut connection = std::pin::pin!(connection);
-    // Cancellation safety: both go on where they were; when the connection ends first, what it received is still read.
+    // Cancellation safety: both continue where they were; when the connection ends first, what it received is still
+    // read.
     tokio::select! {
         answer = &mut answered => answer,
         _ = &mut connection => answered.await,
@@ -275,7 +276,7 @@ mod tests {
         let peers = Peers::new(files.clone(), Some(put("ca", &ca.cert.pem()))).unwrap();
         let mut member = sample::queue().members.remove(0);
         let away = peers.get::<OutputPage>(&member, "/", Duration::ZERO).await.unwrap_err();
-        assert!(away.ends_with("listens nowhere: set `--listen` there"), "{away}");
+        assert!(away.ends_with("does not listen on TCP: set `--listen` there"), "{away}");
         member.published.listen = Some(ApiAddress { address: ([127, 0, 0, 1], 1).into(), name: None, tls: false });
         let refused = peers.get::<OutputPage>(&member, "/", Duration::ZERO).await.unwrap_err();
         assert!(refused.contains("over TLS only"), "{refused}");

@@ -94,8 +94,8 @@ impl ApiState {
         let Some(other) = members.iter().find(|member| member.version != own) else { return Ok(()) };
         let (node, version) = (&other.node, cronkeeper_core::escape::short(&other.version, 100));
         let why = format!(
-            "node {node} runs cronkeeper {version} and this one {own}, and another version may run a second time what ran \
-             while the clock was ahead; have the same version on all nodes first"
+            "node {node} runs cronkeeper {version} and this one {own}, and another version may run again what ran \
+             while the clock was ahead; install the same version on all nodes first"
         );
         Err(not_possible(job, &why))
     }

@@ -188,15 +188,15 @@ impl ApiState {
 pub(super) fn put_queue(status: &mut Status, queue: Known<Queue>) -> Option<Old> {
     let old = queue.old();
     let read_at = queue.value.as_ref().map(|(_, read_at)| *read_at);
-    // A listing from before the connection was lost says no more who leads than the election does.
-    // If the service answers and still confirms nothing, the first of the queue may have lost its lease as well.
+    // A listing from before the connection was lost does not say who leads now, and neither does the election. If the
+    // service answers and still confirms nothing, the first of the queue may have lost its lease as well.
     let lost = status.session.as_ref().filter(|session| !session.connected);
     let lost = lost.zip(read_at).and_then(|(session, read_at)| {
         let lease_over = later(session.since, Duration::from_millis(session.timeout_ms));
         let error = if read_at < session.since {
             format!("the connection to {} is lost", status.backend)
         } else if status.at > lease_over {
-            format!("{} answers, and confirms nothing that this node writes", status.backend)
+            format!("{} answers, but does not confirm what this node writes", status.backend)
         } else {
             return None;
         };
@@ -260,6 +260,6 @@ mod tests {
         assert_eq!(leader_at("2026-11-20T02:59:40Z"), (true, None, None), "its session may go on");
         let (knows, until, why) = leader_at("2026-11-20T02:59:41Z");
         assert_eq!((knows, until), (false, Some(("host-a".to_owned(), lost_at.to_owned()))));
-        assert!(why.is_some_and(|why| why.ends_with("answers, and confirms nothing that this node writes")));
+        assert!(why.is_some_and(|why| why.ends_with("answers, but does not confirm what this node writes")));
     }
 }

@@ -1,4 +1,5 @@
-//! Answers that take long to compute: off the runtime's thread, one at a time, those of one caller too, and not for ever.
+//! Answers that take long to compute: off the runtime's thread, one at a time, also per caller, and within a time
+//! limit.
 //!
 //! The socket's runtime thread is also the one that keeps the lease. So who asks for a lot, or often, waits for others
 //! who do, and for nothing else.
@@ -52,7 +53,7 @@ impl SlowAnswers {
         let Ok((own, Ok(shared))) = timeout(TURN, turn).await else {
             return Err(NoTurn::Busy);
         };
-        // The work keeps the permits, because it goes on if the client does not wait for it.
+        // The work keeps the permits, because it continues even if the client does not wait for it.
         let computed = tokio::task::spawn_blocking(move || (work(system::uptime() + LONGEST), own, shared)).await;
         computed.map(|(answer, ..)| answer).map_err(|_| NoTurn::Failed)
     }

@@ -49,7 +49,7 @@ pub struct Merged {
 impl Archive {
     /// Adds what the archive has to the ledger's answer to the same question.
     ///
-    /// A search goes on after this future was dropped; `turn` is kept until it has ended, so that a caller who goes
+    /// A search continues after this future was dropped; `turn` is kept until it has ended, so that a caller who goes
     /// away and comes back does not start one more beside it.
     pub async fn merge<T: Send + 'static>(&self, ledger: Newest, filter: Filter, window: Window, turn: T) -> Merged {
         let Some(shared) = &self.0 else {
@@ -109,7 +109,7 @@ fn record(store: &Store, run: &RunId) -> Result<Option<HistoryRecord>, ArchiveEr
     let begun = Instant::now();
     let sql = "SELECT run, kind, record FROM records INDEXED BY by_job WHERE job = ?1 AND at >= ?2 ORDER BY at";
     let mut statement = store.db.prepare(sql)?;
-    // Clocks may disagree by so much.
+    // Clocks may disagree by this much.
     let earliest = run.scheduled_at().as_microsecond().saturating_sub(AHEAD);
     let mut rows = statement.query(params![run.job().as_str(), earliest])?;
     let wanted = run.to_string();
@@ -218,7 +218,7 @@ impl Merging {
     }
 }
 
-/// True if a row of an index may stand for a wanted record.
+/// True if a row of an index may belong to a wanted record.
 fn is_candidate(row: &Row<'_>, filter: &Filter) -> Result<bool, ArchiveError> {
     let text = |column| Ok::<_, rusqlite::Error>(row.get_ref(column)?.as_str().unwrap_or_default());
     Ok(filter.wants_job(text(2)?) && filter.wants_ending(text(3)?) && filter.wants_node(text(4)?))

@@ -247,7 +247,7 @@ async fn without_an_archive_the_old_one_is_removed() {
     let dir = fixture.dir.path();
     start(dir, HistoryRetention::None).unwrap();
     assert_eq!(std::fs::read_dir(dir).unwrap().count(), 0);
-    // Another process of the host, which keeps one, goes on with a new file.
+    // Another process of the host, which keeps one, continues with a new file.
     fixture.put([run("a", 20, Outcome::Success)]);
     assert_eq!(fixture.all().await, [run("a", 20, Outcome::Success)]);
 }

@@ -289,7 +289,7 @@ impl Writer {
         self.store = None;
         if let Some(aside) = store::set_aside(&self.path, seen)? {
             let (path, aside) = (self.path.display(), aside.display());
-            let kept = format!("begins anew; the old file is {aside}");
+            let kept = format!("starts again; the old file is {aside}");
             warn!(target: TARGET, "the archive of the history, {path}, was damaged ({error}) and {kept}");
         }
         Ok(())

@@ -35,7 +35,7 @@ pub struct HostArgs {
     /// With --host: the authorities of the node's certificate
     #[arg(long, value_name = "FILE", env = "CRONKEEPER_CACERT")]
     pub cacert: Option<PathBuf>,
-    /// With --host: send the token over the network also without TLS
+    /// With --host: send the token over the network even without TLS
     #[arg(long)]
     pub token_in_clear: bool,
 }
@@ -47,7 +47,7 @@ pub enum AskFailure {
     #[error(transparent)]
     Ask(#[from] AskError),
     /// The pause was over before it was certain that none of the jobs' runs is in flight.
-    #[error("the pause of {jobs} was over {when}; pause for longer, or without `--for`")]
+    #[error("the pause of {jobs} ended {when}; pause for longer, or without `--for`")]
     PauseOver {
         jobs: String,
         /// `while 1 run was in flight`, or before what.

@@ -22,7 +22,7 @@ pub struct Args {
     /// The barrier's path in the service, such as /barriers/nightly
     #[arg(value_name = "PATH", value_parser = LockPath::parse)]
     path: LockPath,
-    /// How many must arrive before all go on. All must name the same number
+    /// How many processes must arrive before all continue. All must name the same number
     #[arg(long, value_name = "N", value_parser = number)]
     parties: u32,
     /// Give up after waiting this long, with exit code 75

@@ -32,11 +32,11 @@ pub struct Args {
     /// Print one JSON document
     #[arg(long)]
     json: bool,
-    /// Check the file alone, for any host: no users, groups, owners or paths of this one. For CI
+    /// Check only the file, for CI: not the users, groups, owners and paths of this host
     #[arg(long)]
     portable: bool,
-    /// Show what the file would change in the jobs that the cluster has loaded, as the daemon here knows them. Exits
-    /// with 1 if anything would change, with 0 if nothing would
+    /// Show what the file would change in the jobs that the daemon on this host has loaded. Exits with 1 if anything
+    /// would change, with 0 if nothing would
     #[arg(long)]
     diff: bool,
     /// Check the coordination service instead of the jobs: whether a node of this host could use it. Changes nothing

@@ -17,7 +17,7 @@ pub struct Args {
     /// identities can access the znodes that this node creates; a line `world:anyone` keeps them open to everybody
     #[arg(long, value_name = "FILE", env = "CRONKEEPER_ZOOKEEPER_AUTH_FILE", requires = "zookeeper")]
     zookeeper_auth_file: Option<PathBuf>,
-    /// Use TLS to ZooKeeper, and trust servers with a certificate by these authorities (PEM file)
+    /// Use TLS to ZooKeeper, and trust servers with a certificate from these authorities (PEM file)
     #[arg(long, value_name = "FILE", env = "CRONKEEPER_ZOOKEEPER_CA", requires = "zookeeper")]
     zookeeper_ca: Option<PathBuf>,
     /// Client certificate for ZooKeeper (PEM file)

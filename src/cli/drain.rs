@@ -66,7 +66,7 @@ pub fn drain(args: &DrainArgs, io: &mut Io<'_>) -> Result<(), AskFailure> {
         client.get("/v1/status")?
     };
     if !is_out {
-        writeln!(io.err, "cronkeeper: {node} is not out of the queue yet; it leaves once it has read the request")?;
+        writeln!(io.err, "cronkeeper: {node} has not left the queue yet; it leaves once it has read the request")?;
     }
     if status.is_all_drained() {
         writeln!(io.err, "cronkeeper: every node is drained now: nobody leads, and no job runs")?;

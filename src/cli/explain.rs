@@ -172,7 +172,7 @@ fn hint(error: &Error) -> Option<String> {
             return nearest.as_ref().map(|nearest| format!("did you mean `{nearest}`?"));
         }
         Error::EmptyVariable { .. } => {
-            "give it a value, or remove it; the service has it from its environment file, by default \
+            "give it a value, or remove it; systemd reads it from the environment file, by default \
              /etc/cronkeeper/cronkeeper.env"
         }
         Error::Solo(SoloError::Refused(failure))
@@ -198,7 +198,7 @@ fn hint(error: &Error) -> Option<String> {
              /etc/cronkeeper/cronkeeper.env"
         }
         Error::NeverLeadsAlone => "name the service, or remove `--lead` (CRONKEEPER_LEAD)",
-        Error::TooManyLabels { .. } => "give a node those that jobs ask for in `run_where`",
+        Error::TooManyLabels { .. } => "give a node only labels that jobs ask for in `run_where`",
         Error::NodeName(_) => "name it with `--node NAME` or CRONKEEPER_NODE",
         Error::Ask(AskFailure::Ask(AskError::NoDaemon(_))) => {
             "is `cronkeeper run` running here? `--runtime-dir` names the directory of its socket"
@@ -283,7 +283,8 @@ fn of_state_dir(error: &StateDirError) -> Option<String> {
             Some(STATE_DIR_OWNER.to_owned())
         }
         StateDirError::Damaged { .. } => Some(
-            "restore it, or start with an empty directory once the node's session has ended and none of its jobs runs"
+            "restore it, or start with an empty directory once the node's session has ended and none of its jobs is \
+             running"
                 .to_owned(),
         ),
         StateDirError::Unsafe { .. }

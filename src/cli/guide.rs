@@ -52,17 +52,17 @@ pub const GUIDES: &[Guide] = &[
             ),
             (
                 "cronkeeper run --zookeeper zk1:2181,zk2:2181/cron --drain-timeout 5m",
-                "The same below the path /cron; on a stop, give running jobs five minutes to finish",
+                "The same below the path /cron; when the node is stopped, running jobs get five minutes to finish",
             ),
             (
                 "cronkeeper run --postgres 'host=db1,db2 dbname=ops user=cronkeeper'",
-                "Take part in the cluster of a database of PostgreSQL",
+                "Take part in the cluster in this PostgreSQL database",
             ),
             (
                 "cronkeeper run --etcd http://e1:2379,http://e2:2379,http://e3:2379/cronkeeper",
                 "Take part in the cluster below this prefix in etcd",
             ),
-            ("cronkeeper run --redis redis://r1:6379/0", "Take part in the cluster in this database of Redis"),
+            ("cronkeeper run --redis redis://r1:6379/0", "Take part in the cluster in this Redis database"),
         ],
         exits: &[
             ("0", "the node was asked to stop, and has stopped"),
@@ -83,7 +83,7 @@ pub const GUIDES: &[Guide] = &[
         command: "check",
         examples: &[
             ("cronkeeper check", "Check the jobs of this host"),
-            ("cronkeeper check jobs.yaml", "Check a file before it is copied to the hosts"),
+            ("cronkeeper check jobs.yaml", "Check a file before you copy it to the hosts"),
             (
                 "cronkeeper check --service",
                 "Check whether a node of this host could use the service that /etc/cronkeeper/cronkeeper.env names",
@@ -148,7 +148,7 @@ pub const GUIDES: &[Guide] = &[
             ("cronkeeper history", "The last 20 runs and skips"),
             (
                 "cronkeeper history nightly-backup --failed --since 7d --output",
-                "One job's failures of a week, with the end of their output",
+                "One job's failures in the last week, with the end of their output",
             ),
             ("cronkeeper history --node host-a --csv -n 1000", "What ran on one host, as a table for other programs"),
         ],
@@ -172,10 +172,7 @@ pub const GUIDES: &[Guide] = &[
         ],
         exits: &[
             FINE,
-            (
-                "1",
-                "part of the output is missing, or the run is unknown, or it has several shares and one must be named",
-            ),
+            ("1", "part of the output is missing, the run is unknown, or it has several shares and you must name one"),
             NO_SUCH_RUN,
             NO_NODE,
         ],
@@ -189,29 +186,30 @@ pub const GUIDES: &[Guide] = &[
             ("cronkeeper trigger nightly-backup --wait", "Show its output too, and end with its exit code"),
             (
                 "cronkeeper trigger load --env REGION=eu --scheduled-at 2026-11-19T02:30:00Z",
-                "Make up the run of another day, with a variable that the job lists under `parameters`",
+                "Run the job for another day, with a variable that it lists under `parameters`",
             ),
             (
                 "cronkeeper trigger rotate-logs --on host-b --on host-c --wait",
-                "Run a job with `run_on: any` or `every` on these nodes, and end with the worse of their exit codes",
+                "Run a job with `run_on: any` or `every` on these nodes, and end with the worst exit code",
             ),
         ],
         exits: &[
             FINE,
             (
                 "1",
-                "the node refused the request; --wait: the run has no exit code, as when it was killed before it began",
+                "the node refused the request; --wait: the run has no exit code, for example because it was killed \
+                 before it began",
             ),
             NO_SUCH_JOB,
             NO_NODE,
-            ("75", "--wait: the run, or a share of it, was skipped, and none failed"),
+            ("75", "--wait: the run or one of its shares was skipped, and none failed"),
             (
                 "126, 127",
                 "--wait: the job could not be started: its environment file or a secret is missing, or its program does \
                  not exist",
             ),
-            ("130", "--wait: interrupted; the run goes on"),
-            ("other", "--wait: the exit code of the job; 124 if it ran into its timeout, 128 + signal if one ended it"),
+            ("130", "--wait: interrupted; the run continues"),
+            ("other", "--wait: the exit code of the job; 124 if it timed out, 128 + signal if a signal ended it"),
         ],
         files: &[SOCKET],
         see_also: &["cronkeeper-exec(8)", "cronkeeper-kill(8)", "cronkeeper-logs(8)"],
@@ -224,14 +222,17 @@ pub const GUIDES: &[Guide] = &[
                 "Skip the job on all nodes until it is resumed",
             ),
             ("cronkeeper pause 'backup-*' --for 2h", "Skip these jobs for two hours"),
-            ("cronkeeper pause --all --for 30m --wait", "Until 0 says that nothing runs, as before a deployment"),
+            (
+                "cronkeeper pause --all --for 30m --wait",
+                "Before a deployment: pause everything, and return once \
+                nothing runs",
+            ),
         ],
         exits: &[
             FINE,
             (
                 "1",
-                "the node refused the request; with `--wait`, the pause was over before it was certain that no run was in \
-                 flight",
+                "the node refused the request; --wait: the pause ended before it was certain that no run was in flight",
             ),
             NO_SUCH_JOB,
             NO_NODE,
@@ -250,11 +251,16 @@ pub const GUIDES: &[Guide] = &[
         command: "recount",
         examples: &[(
             "cronkeeper recount nightly-backup",
-            "Once the clock is right again: run the job at its next time, and not only in the future that the clock showed",
+            "Once the clock is correct again: run the job at its next time, instead of only after the time that the \
+             clock showed",
         )],
         exits: &[
             FINE,
-            ("1", "the job is not silent, or not all that ran while the clock was ahead is known; nothing has changed"),
+            (
+                "1",
+                "the job is not silent, or the history does not show all that ran while the clock was ahead; \
+                nothing has changed",
+            ),
             NO_SUCH_JOB,
             NO_NODE,
         ],
@@ -267,7 +273,7 @@ pub const GUIDES: &[Guide] = &[
             ("cronkeeper handover --wait", "Hand leadership to the next node in line, and print which it is"),
             ("cronkeeper handover --to host-b", "Hand leadership to this node"),
         ],
-        exits: &[FINE, ("1", "nobody leads, or the other cannot take over"), USAGE, NO_NODE],
+        exits: &[FINE, ("1", "nobody leads, or the other node cannot take over"), USAGE, NO_NODE],
         files: &[SOCKET],
         see_also: &["cronkeeper-drain(8)", "cronkeeper-status(8)"],
     },
@@ -278,7 +284,7 @@ pub const GUIDES: &[Guide] = &[
                 "cronkeeper drain --wait",
                 "Keep the node of this host from leading; return once none of its runs is in flight",
             ),
-            ("cronkeeper drain host-b --reason 'new disks'", "The same of another node, without waiting"),
+            ("cronkeeper drain host-b --reason 'new disks'", "The same for another node, without waiting"),
         ],
         exits: &[FINE, REFUSED, USAGE, NO_NODE],
         files: &[SOCKET],
@@ -293,10 +299,7 @@ pub const GUIDES: &[Guide] = &[
     },
     Guide {
         command: "forget",
-        examples: &[(
-            "cronkeeper forget host-b",
-            "This host is gone for good: jobs on every node no longer count on it",
-        )],
+        examples: &[("cronkeeper forget host-b", "This host is gone for good: jobs on every node stop waiting for it")],
         exits: &[FINE, REFUSED, USAGE, NO_NODE],
         files: &[SOCKET],
         see_also: &["cronkeeper-nodes(8)", "cronkeeper-drain(8)"],
@@ -311,7 +314,7 @@ pub const GUIDES: &[Guide] = &[
             ),
             (
                 "cronkeeper kill rotate-logs.20261120T000000Z",
-                "End a job's run on every node: each node's share that runs",
+                "End a job's run on every node: all shares that are running",
             ),
         ],
         exits: &[FINE, REFUSED, NO_SUCH_RUN, NO_NODE],
@@ -320,18 +323,22 @@ pub const GUIDES: &[Guide] = &[
     },
     Guide {
         command: "exec",
-        examples: &[("cronkeeper exec nightly-backup --jobs jobs.yaml", "Try a job out before it is put on the hosts")],
+        examples: &[(
+            "cronkeeper exec nightly-backup --jobs jobs.yaml",
+            "Try out a job before you put it on the \
+            hosts",
+        )],
         exits: &[
             FINE,
             ("1", "the job cannot be run"),
             NO_SUCH_JOB,
             BAD_JOBS,
-            ("124", "the job ran into its timeout"),
+            ("124", "the job timed out"),
             (
                 "126, 127",
                 "it could not be started: its environment file or a secret is missing, or its program does not exist",
             ),
-            ("other", "the exit code of the job; 128 + signal if one ended it"),
+            ("other", "the exit code of the job; 128 + signal if a signal ended it"),
         ],
         files: &[JOBS],
         see_also: &["cronkeeper-trigger(8)", "jobs.yaml(5)"],
@@ -341,7 +348,7 @@ pub const GUIDES: &[Guide] = &[
         examples: &[
             (
                 "cronkeeper lock /locks/orders -- ./import-orders",
-                "Run a program while no other holder of this lock runs",
+                "Run a program that must not run at the same time as any other holder of this lock",
             ),
             ("cronkeeper lock /locks/orders --timeout 0s -- ./import-orders", "The same, but do not wait for the lock"),
             ("cronkeeper lock /locks/database --permits 3 -- ./report", "At most three at a time"),
@@ -357,7 +364,7 @@ pub const GUIDES: &[Guide] = &[
             ("124", "the command was stopped at the end of --hold"),
             ("126, 127", "the command cannot be executed, or does not exist"),
             ("137", "the lock was lost, and the command was killed"),
-            ("other", "the exit code of the command; 128 + signal if one ended it"),
+            ("other", "the exit code of the command; 128 + signal if a signal ended it"),
         ],
         files: &[SETTINGS],
         see_also: &["cronkeeper-locks(8)", "cronkeeper-latch(8)", "cronkeeper-barrier(8)", "flock(1)"],
@@ -390,7 +397,7 @@ pub const GUIDES: &[Guide] = &[
         command: "barrier",
         examples: &[(
             "cronkeeper barrier /barriers/nightly --parties 3 --timeout 10m",
-            "On three hosts: go on when all three are here",
+            "On three hosts: continue when all three have arrived",
         )],
         exits: &[FINE, ("1", "the barrier cannot be used"), USAGE, NO_SERVERS, TOO_LONG, BAD_SETTINGS],
         files: &[SETTINGS],
@@ -400,11 +407,12 @@ pub const GUIDES: &[Guide] = &[
         command: "release",
         examples: &[(
             "cronkeeper release --zookeeper zk1:2181,zk2:2181,zk3:2181",
-            "After the node on this host has died: let another lead at once, and end its runs that are CUT OFF",
+            "After the node on this host has died: let another node lead at once, and end the runs that are CUT OFF \
+             here",
         )],
         exits: &[
-            ("0", "released, or there was nothing to release, or it is left to the session timeout"),
-            ("1", "the node still runs, or a process of its jobs does not die"),
+            ("0", "released, or there was nothing to release, or the session timeout will release it"),
+            ("1", "the node is still running, or a process of its jobs does not die"),
             USAGE,
             ("78", "the state directory or the settings cannot be used"),
         ],
@@ -421,7 +429,7 @@ pub const GUIDES: &[Guide] = &[
             ),
         ],
         exits: &[
-            ("0", "converted; lines that could not be are named on stderr"),
+            ("0", "converted; stderr names the lines that could not be converted"),
             UNWRITABLE,
             ("2", "wrong usage, or an unknown time zone"),
             ("78", "the file cannot be read or is not a crontab"),
@@ -435,7 +443,7 @@ pub const GUIDES: &[Guide] = &[
             ("cronkeeper schema > jobs.schema.json", "Write the JSON Schema of jobs.yaml, for an editor"),
             (
                 "cronkeeper schema postgres | psql --single-transaction ops",
-                "Make a cluster's tables as the database's owner; then grant the nodes' user the use of the schema",
+                "Create a cluster's tables as the database's owner; then grant the nodes' user what it needs",
             ),
         ],
         exits: &[FINE, UNWRITABLE, USAGE],

@@ -9,7 +9,7 @@ use cronkeeper_core::term::NodeName;
 
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
-    /// The node that leads next; nothing changes if it leads already [default: the next in line]
+    /// The node that is to lead next; nothing changes if it already leads [default: the next in line]
     #[arg(long, value_name = "NODE", value_parser = NodeName::parse)]
     pub to: Option<NodeName>,
     /// Wait until a node leads
@@ -35,7 +35,7 @@ impl Args {
         if !self.json {
             let to = leader.as_ref().or(self.to.as_ref()).map_or("the next in line", NodeName::as_str);
             match led_already {
-                true => writeln!(io.out, "{node} leads already")?,
+                true => writeln!(io.out, "{node} already leads")?,
                 false => writeln!(io.out, "{node} gave leadership to {to}")?,
             }
             io.out.flush()?;

@@ -22,10 +22,10 @@ use cronkeeper_core::term::NodeName;
 
 #[derive(Clone, Debug, clap::Args)]
 pub struct HistoryArgs {
-    /// Show this job only
+    /// Show only this job
     #[arg(value_parser = JobName::parse)]
     pub job: Option<JobName>,
-    /// Show these jobs only: a name, or a pattern with `*` and `?`; may be repeated
+    /// Show only these jobs: a name, or a pattern with `*` and `?`; may be repeated
     #[arg(long = "job", value_name = "PATTERN", value_parser = JobPattern::parse)]
     pub jobs: Vec<JobPattern>,
     /// Show only runs that did not succeed
@@ -52,7 +52,7 @@ pub struct HistoryArgs {
     /// Maximum number of records
     #[arg(short = 'n', value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub number: u32,
-    /// Also print the end of each run's output, as far as it was kept
+    /// Also print the end of each run's output, if it was kept
     #[arg(long)]
     pub output: bool,
     /// Show only what the asked node ran and decided itself; asks neither other nodes nor the ledger
@@ -113,7 +113,7 @@ impl HistoryArgs {
             let known = client.get::<Status>("/v1/status").map(|status| status.known_nodes());
             if let Some(known) = known.ok().filter(|known| !known.contains(node)) {
                 let why = no_such_node(node, known.iter());
-                writeln!(io.err, "cronkeeper: {why}, and the history has nothing of it")?;
+                writeln!(io.err, "cronkeeper: {why}, and the history has no record of it")?;
                 return Ok(Exit::Failed);
             }
         }

@@ -1,7 +1,7 @@
 //! `cronkeeper kill`: ends a run, on whichever node it is.
 //!
 //! Once each node has its share of a run, the run itself is no longer in flight: its id then means all its shares that
-//! are, each of which is requested to end on its own.
+//! are; each is asked to end separately.
 
 use serde::Deserialize;
 
@@ -16,11 +16,11 @@ use cronkeeper_core::run::{RunId, RunState};
 
 #[derive(Clone, Debug, clap::Args)]
 pub struct KillArgs {
-    /// The run's id, as in status and log, which means all shares of a run on every node; or the job, if one run of it is in
-    /// flight
+    /// The run's id, as in status and log (for a run on every node: all its shares); or the job, if exactly one run of
+    /// it is in flight
     #[arg(value_name = "RUN|JOB", value_parser = Whom::parse)]
     pub whom: Whom,
-    /// Also end a run whose node is cut off, although its process may still be running there
+    /// Also end a run whose node is cut off, even though its process may still be running there
     #[arg(long)]
     pub force: bool,
     /// Wait until the run has ended
@@ -133,7 +133,7 @@ fn only_run(client: &Client, job: &JobName) -> Result<RunId, AskError> {
         (Some(run), []) => Ok(run),
         (Some(last), others) => {
             let all: Vec<&RunId> = others.iter().chain([&last]).collect();
-            let error = format!("{} runs of job `{job}` are in flight, name one: {}", all.len(), wait::listed(&all));
+            let error = format!("{} runs of job `{job}` are in flight; name one: {}", all.len(), wait::listed(&all));
             Err(AskError::Refused(Said::of(error)))
         }
         (None, _) => Err(AskError::NotFound(Said::of(format_args!("no run of job `{job}` is in flight")))),

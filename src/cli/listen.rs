@@ -17,8 +17,8 @@ pub struct Args {
     /// Also serve the API and the page on this TCP address, read-only without the token
     #[arg(long, value_name = "ADDR:PORT", env = "CRONKEEPER_LISTEN", value_parser = address)]
     listen: Option<SocketAddr>,
-    /// Further host names of the --listen address, comma-separated. Requests whose `Host` is neither one of them, nor
-    /// the address itself, nor localhost are refused
+    /// Further host names of the --listen address, comma-separated. Requests with any other `Host`, except the address
+    /// itself and localhost, are refused
     #[arg(long, value_name = "NAME", env = "CRONKEEPER_LISTEN_HOST", requires = "listen", value_delimiter = ',', value_parser = HostName::parse)]
     listen_host: Vec<HostName>,
     /// Use TLS on the --listen address, with this certificate chain (PEM file). SIGHUP reloads all files of that
@@ -28,11 +28,11 @@ pub struct Args {
     /// Private key of the certificate for --listen (PEM file)
     #[arg(long, value_name = "FILE", env = "CRONKEEPER_LISTEN_KEY", requires = "listen_cert")]
     listen_key: Option<PathBuf>,
-    /// On the --listen address, accept only clients with a certificate by one of these authorities (PEM file)
+    /// On the --listen address, accept only clients with a certificate from one of these authorities (PEM file)
     #[arg(long, value_name = "FILE", env = "CRONKEEPER_LISTEN_CLIENT_CA", requires = "listen_cert")]
     listen_client_ca: Option<PathBuf>,
     /// A file with a token. On the --listen address, only requests with this token (`Authorization: Bearer TOKEN`) can
-    /// read everything, and change something; all others see only names, times and outcomes
+    /// read everything and make changes; all others see only names, times and outcomes
     #[arg(long, value_name = "FILE", env = "CRONKEEPER_API_TOKEN_FILE", requires = "listen")]
     api_token_file: Option<PathBuf>,
     /// Authorities of the other nodes' --listen-cert, to fetch the output of their runs (PEM file) [default: the

@@ -37,13 +37,13 @@ const TOKEN: &str = "CRONKEEPER_FENCING_TOKEN";
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The lock's path in the service, such as /locks/orders. Of several, all are held or none
+    /// The lock's path in the service, such as /locks/orders. Of several paths, the command holds all or none
     #[arg(value_name = "PATH", value_parser = path, required_unless_present = "file")]
     paths: Vec<LockPath>,
     /// The command and its arguments
     #[arg(last = true, value_name = "COMMAND", required_unless_present = "revoke")]
     command: Vec<OsString>,
-    /// Hold a read-write lock beside other readers
+    /// Hold a read-write lock together with other readers
     #[arg(long, conflicts_with_all = ["exclusive", "permits"])]
     shared: bool,
     /// Hold a read-write lock alone
@@ -58,7 +58,7 @@ pub struct Args {
     /// Give up after waiting this long, with exit code 75. 0s: do not wait [default: wait forever]
     #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
     timeout: Option<Duration>,
-    /// Release the lock after this long at the latest: the command is stopped in time, with exit code 124
+    /// Release the lock after this long at the latest: the command is stopped before that, with exit code 124
     #[arg(long, value_name = "DURATION", value_parser = duration::parse_positive)]
     hold: Option<Duration>,
     /// Time between SIGTERM and SIGKILL when the command is stopped. Part of --hold
@@ -76,15 +76,15 @@ pub struct Args {
     /// Ask the holders to release the lock instead of running a command
     #[arg(long, conflicts_with_all = ["command", "file", "timeout", "hold"])]
     revoke: bool,
-    /// Lock this file on this host, as flock(1) does, instead of a path in the service. FILE.cronkeeper beside it records
-    /// the holders
+    /// Lock this file on this host, as flock(1) does, instead of a path in the service. FILE.cronkeeper records the
+    /// holders
     #[arg(long, value_name = "FILE", conflicts_with = "paths")]
     file: Vec<PathBuf>,
     #[command(flatten)]
     service: ServiceArgs,
 }
 
-/// Takes a path, before which a command without `--` may stand.
+/// Takes a path. A command without `--` may come before it.
 fn path(text: &str) -> Result<LockPath, String> {
     let hint = if text.starts_with('/') { "" } else { "; put `--` before the command" };
     LockPath::parse(text).map_err(|why| format!("{why}{hint}"))
@@ -104,7 +104,7 @@ pub enum OnLeaseEnd {
     /// It is killed with all its processes, before another client can hold the lock
     #[default]
     Kill,
-    /// It gets SIGTERM and may go on beside the next holder
+    /// It gets SIGTERM, and may run at the same time as the next holder
     Warn,
 }
 

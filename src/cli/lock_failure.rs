@@ -21,8 +21,8 @@ pub enum LockFailure {
     Usage(&'static str),
     /// The command could not be given the names of its locks.
     #[error(
-        "the {names} names of locks have {bytes} bytes as CRONKEEPER_LOCK_PATH, more than the 128 KiB of one variable \
-         that can be passed to a process: nothing was locked"
+        "the names of {names} locks take {bytes} bytes in CRONKEEPER_LOCK_PATH, more than the 128 KiB that one \
+         variable can have: nothing was locked"
     )]
     TooLong { names: usize, bytes: usize },
     /// A command that needs a service has no servers.
@@ -73,7 +73,7 @@ pub enum LockFailure {
     #[error("cannot use {}", path.display())]
     Directory { path: PathBuf, source: io::Error },
     /// A command under a read lock wants the write lock.
-    #[error("`{path}` is held as a read lock by a process around this one, which cannot become a write lock")]
+    #[error("this command runs under a read lock on `{path}`, which cannot become a write lock")]
     Upgrade { path: String },
     #[error("the warden was killed, and the command with it")]
     WardenGone,
@@ -114,7 +114,7 @@ impl LockFailure {
             | Self::Refused(LockError::Busy { .. })
             | Self::File(FileLockError::Occupied { .. }) => Exit::TempFail,
             Self::Directory { source, .. } if safe_path::is_settled(source) => Exit::Config,
-            // Who may not open a file today may tomorrow.
+            // A user who may not open a file today may do so tomorrow.
             Self::File(FileLockError::Io { source, .. })
                 if safe_path::is_settled(source) && source.kind() != io::ErrorKind::PermissionDenied =>
             {
@@ -174,7 +174,7 @@ impl LockFailure {
                 "check `--zookeeper-auth-file` and the certificates"
             }
             Self::File(FileLockError::Io { source, .. }) if source.kind() == io::ErrorKind::NotADirectory => {
-                "what is above the file must be directories"
+                "everything above the file must be a directory"
             }
             Self::Upgrade { .. } => "take the lock with `--exclusive` outside",
             Self::NotStarted { source, .. } if source.kind() == io::ErrorKind::ArgumentListTooLong => {

@@ -53,12 +53,12 @@ impl Args {
         if let Some(Cut { left, first }) = &listing.cut {
             let remedy = match &self.path {
                 None => "name the path of a lock, as in `cronkeeper locks /locks/orders`",
-                Some(_) => "delete what belongs to no lock, or name a path further down",
+                Some(_) => "delete what does not belong to a lock, or name a path further down",
             };
             let left = counted(*left, "znode");
             writeln!(
                 io.err,
-                "cronkeeper: there is too much to search: {left} not looked at, the first is `{first}`; {remedy}"
+                "cronkeeper: too many paths to search: {left} not looked at, the first is `{first}`; {remedy}"
             )?;
         }
         if self.json {
@@ -152,7 +152,7 @@ fn table(listing: &Listing, out: &mut dyn Write) -> io::Result<()> {
         return table.write(out);
     }
     // An incomplete search does not know that there are none.
-    let text = if listing.cut.is_some() { "nothing found as far as the search went" } else { "no locks" };
+    let text = if listing.cut.is_some() { "nothing found in the part that was searched" } else { "no locks" };
     writeln!(out, "{text}")
 }
 
@@ -169,7 +169,7 @@ fn row(path: &str, entry: &ListedEntry) -> [String; 7] {
         Some(client) => (client.host.clone(), client.user.clone(), client.pid.to_string(), client.program.clone()),
         // Whoever made it, its name is what an operator needs to look at it or to delete it.
         None => {
-            let stays = if entry.is_persistent { ", goes with no session" } else { "" };
+            let stays = if entry.is_persistent { ", ends with no session" } else { "" };
             let name = format!("entry `{}`{stays}", escape::short(&entry.name, MOST_SHOWN));
             (escape::short(&entry.data, MOST_SHOWN), String::new(), String::new(), name)
         }

@@ -25,13 +25,13 @@ use cronkeeper_core::run::RunId;
 
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
-    /// A run's id, or a job for its newest run (one that is in flight first)
+    /// A run's id, or a job for its newest run, preferring one in flight
     #[arg(value_name = "RUN|JOB", value_parser = target)]
     pub target: String,
     /// Wait for more output until the run ends
     #[arg(short, long)]
     pub follow: bool,
-    /// Leave out lines before this instant (RFC 3339), or older than this duration
+    /// Show only lines since this instant (RFC 3339), or not older than this duration
     #[arg(long, value_name = "TIME", value_parser = since)]
     pub since: Option<Timestamp>,
     /// Begin each line with the time at which it was received, and its stream
@@ -101,11 +101,11 @@ impl Args {
     ) -> Result<Exit, Error> {
         if let Some(Waiting { run: waiting, why }) = waiting {
             let why = escape::plain(&why);
-            writeln!(io.err, "cronkeeper: run `{waiting}` has no output yet: {why}; shown is run `{run}`")?;
+            writeln!(io.err, "cronkeeper: run `{waiting}` has no output yet: {why}; showing run `{run}`")?;
         }
         let Some(why) = unread else { return self.show(client, run, io) };
         let why = reason(&why);
-        writeln!(io.err, "cronkeeper: the ledger cannot be read{why}; shown is {run}, and the job may have run since")?;
+        writeln!(io.err, "cronkeeper: the ledger cannot be read{why}; showing {run}, but the job may have run since")?;
         self.show(client, run, io).map(|_| Exit::Failed)
     }
 
@@ -171,12 +171,12 @@ fn reason(why: &str) -> String {
 }
 
 impl Args {
-    /// The job's newest run: of those in flight one that has begun, else the one that ended last. One that has not begun
-    /// is the newest if it is awaited, or there is no other.
+    /// The job's newest run: one in flight that has begun, else the one that ended last. A run that has not begun
+    /// counts only with `--follow`, or if the job has no other run.
     fn newest_run(&self, client: &Client) -> Result<Newest, AskFailure> {
         // A run's id may be longer than any job's name.
         let Ok(of_job) = JobName::parse(&self.target).map(Filter::of_job) else { return Ok(Newest::default()) };
-        // First, because it fails if there is no such job.
+        // This request fails if there is no such job, so it comes first.
         let mut newest: History = client.get(&path(&of_job, 1, false))?;
         let status: Status = client.get("/v1/status")?;
         let unread = status.unread.clone().or_else(|| newest.ledger_error.take());

@@ -181,7 +181,7 @@ fn positional_in_usage(value: &Arg) -> String {
     }
 }
 
-/// The variables that stand for options.
+/// The variables that set options.
 fn environment(command: &Command) -> Vec<(String, String)> {
     let variables = command.get_arguments().filter_map(|argument| {
         let name = argument.get_env()?.to_string_lossy().into_owned();

@@ -21,7 +21,7 @@ use cronkeeper_core::schedule::{Dst, Schedule};
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Show these jobs only; with --schedule, the job name that determines `H`
+    /// Show only these jobs; with --schedule, the job name that determines `H`
     #[arg(value_name = "JOB")]
     names: Vec<String>,
     /// Occurrences of each job or expression [default: 1 of every job; 5 if jobs or an expression are given]

@@ -14,8 +14,8 @@ use cronkeeper_core::term::NodeName;
 
 #[derive(Clone, Debug, clap::Args)]
 pub struct NodeArgs {
-    /// ZooKeeper servers, `host:port,host:port/chroot`. Without a service, the replicas on this host elect a leader among
-    /// themselves
+    /// ZooKeeper servers, `host:port,host:port/chroot`. Without any service, the replicas on this host elect a leader
+    /// among themselves
     #[arg(long, value_name = "CONNECT", env = "CRONKEEPER_ZOOKEEPER", value_parser = servers)]
     zookeeper: Option<ConnectString>,
     #[command(flatten)]

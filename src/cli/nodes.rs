@@ -90,7 +90,7 @@ mod tests {
         let expected = "\
 NODES   LABELS       WEIGHT  RUNS  PLACED  NOTES
 host-a  gpu,zone=eu  8       1     0
-host-b  -            4       0     0       drained, another jobs file
+host-b  -            4       0     0       drained, different jobs file
 host-c  db           0       0     0       away
 ";
         assert_eq!(shown(&status), (expected.to_owned(), String::new()));

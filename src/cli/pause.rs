@@ -44,7 +44,7 @@ pub struct PauseArgs {
     /// The reason, shown in the status
     #[arg(long, value_name = "TEXT")]
     pub reason: Option<String>,
-    /// How long, such as 2h; then the jobs are resumed [default: until `cronkeeper resume`]
+    /// Resume the jobs after this long, such as 2h [default: `cronkeeper resume` does]
     #[arg(long = "for", value_name = "DURATION", value_parser = duration::parse)]
     pub length: Option<std::time::Duration>,
     /// Wait until none of their runs is in flight
@@ -185,7 +185,7 @@ fn report_failed<'f>(
     io: &mut Io<'_>,
 ) -> Result<(), AskFailure> {
     for (job, why) in failed {
-        writeln!(io.err, "cronkeeper: {job} is left as it was: {}", escape::plain(why))?;
+        writeln!(io.err, "cronkeeper: {job} was not changed: {}", escape::plain(why))?;
     }
     Ok(())
 }
@@ -304,7 +304,7 @@ mod tests {
         let failed = waiting().awaited(&status(false, after));
         assert_eq!(
             failed.unwrap_err().to_string(),
-            "the pause of load was over while 1 run was in flight; pause for longer, or without `--for`"
+            "the pause of load ended while 1 run was in flight; pause for longer, or without `--for`"
         );
         let ended = |at| Status { runs: Vec::new(), ..status(at == before, at) };
         assert_eq!(waiting().awaited(&ended(before)).unwrap(), None);
@@ -321,7 +321,7 @@ mod tests {
         assert!(waiting.awaited(&at("2026-11-20T03:00:59Z")).unwrap().is_some());
         assert_eq!(
             waiting.awaited(&at("2026-11-20T03:01:00Z")).unwrap_err().to_string(),
-            "the pause of load was over before host-a could read the ledger again; pause for longer, or without `--for`"
+            "the pause of load ended before host-a could read the ledger again; pause for longer, or without `--for`"
         );
         let mut unlimited = PausedJobs { jobs: &jobs, until: None, seen: BTreeSet::new() };
         assert!(unlimited.awaited(&at("2026-11-20T03:01:00Z")).unwrap().is_some());

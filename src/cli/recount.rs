@@ -38,8 +38,8 @@ impl Args {
         for run in &done.in_flight {
             writeln!(
                 io.err,
-                "cronkeeper: {run} was begun while the clock was ahead and is still in flight; if it must not go on: \
-                 cronkeeper kill {run}"
+                "cronkeeper: {run} was begun while the clock was ahead and is still in flight; to end it: cronkeeper \
+                 kill {run}"
             )?;
         }
         Ok(())

@@ -1,5 +1,5 @@
-//! `cronkeeper release`: releases what a dead daemon on this host still holds. A daemon that cannot go on releases it
-//! itself ([`of_cluster`]).
+//! `cronkeeper release`: releases what a dead daemon on this host still holds. A daemon that cannot continue releases
+//! it itself ([`of_cluster`]).
 //!
 //! Without it, the other nodes wait until the dead daemon's session times out. Meant for ExecStopPost, which delays the
 //! restart: it takes at most three seconds, and returns at once if there is nothing to release.

@@ -70,8 +70,8 @@ pub struct Args {
     /// Do not start without a valid jobs file, even if the state directory has the last good jobs
     #[arg(long, env = "CRONKEEPER_STRICT", value_parser = clap::builder::BoolishValueParser::new())]
     strict: bool,
-    /// Do not start without a coordination service. A missing setting would otherwise make this host lead a cluster of its
-    /// own
+    /// Do not start without a coordination service. Otherwise a missing setting would make this host lead a cluster of
+    /// its own
     #[arg(long, env = "CRONKEEPER_CLUSTER", value_parser = clap::builder::BoolishValueParser::new())]
     cluster: bool,
     #[command(flatten)]
@@ -84,21 +84,21 @@ pub struct Args {
     runtime_dir: Option<PathBuf>,
     #[command(flatten)]
     listen: listen::Args,
-    /// How long running jobs may go on after the node was asked to stop; then they are stopped too. The packaged
+    /// How long running jobs may continue after the node was asked to stop; then they are stopped too. The packaged
     /// environment file sets 5m
     #[arg(long, value_name = "DURATION", env = "CRONKEEPER_DRAIN_TIMEOUT", default_value = "30s", value_parser = duration::parse)]
     drain_timeout: Duration,
     /// Delete the history and pause of a job this long after it was removed from every node's jobs file, or `never`
     #[arg(long, value_name = "DURATION", env = "CRONKEEPER_FORGET_JOBS_AFTER", default_value = "30d", value_parser = forget_after)]
     forget_jobs_after: MaybeNever,
-    /// Forget a node that has been away for this long, or `never`: jobs with `run_on: every` no longer count on it
+    /// Forget a node that has been away for this long, or `never`: jobs with `run_on: every` stop waiting for it
     #[arg(long, value_name = "DURATION", env = "CRONKEEPER_FORGET_NODES_AFTER", default_value = "1d", value_parser = forget_nodes_after)]
     forget_nodes_after: MaybeNever,
-    /// Keep the output of this node's runs for this long, in this much disk space, the newest first; `none` keeps none
+    /// Maximum age and size of the output that this node keeps of its runs; the oldest goes first; `none` keeps none
     #[arg(long, value_name = "AGE,SIZE", env = "CRONKEEPER_OUTPUT_RETENTION", default_value_t)]
     output_retention: OutputRetention,
-    /// Keep this node's own copy of the history this long, and at most 1 GiB of it; `never`: until it is that large;
-    /// `none`: no copy. The ledger keeps the newest records in any case
+    /// How long this node keeps its own copy of the history, at most 1 GiB. `never`: limited only by size; `none`: no
+    /// copy. The ledger keeps the newest records in any case
     #[arg(long, value_name = "DURATION", env = "CRONKEEPER_HISTORY_RETENTION", default_value = "90d", value_parser = history_retention)]
     history_retention: HistoryRetention,
     #[command(flatten)]
@@ -106,8 +106,8 @@ pub struct Args {
     /// Priority of this node as leader: the node with the highest priority takes over once it is fit to lead
     #[arg(long, value_name = "N", env = "CRONKEEPER_PRIORITY", default_value_t)]
     priority: u32,
-    /// Whether this node may lead; `false`: it never does, and only runs what the leader places on it. On one host
-    /// alone, without a coordination service, it must lead
+    /// Whether this node may lead. `false`: it never does, and only runs what the leader places on it; that needs a
+    /// coordination service
     #[arg(long, value_name = "BOOL", env = "CRONKEEPER_LEAD", default_value = "true", action = clap::ArgAction::Set, value_parser = clap::builder::BoolishValueParser::new())]
     lead: bool,
     #[command(flatten)]
@@ -120,7 +120,7 @@ pub struct Args {
     log: LogFilter,
 }
 
-/// How long what is gone is kept; `None`: for ever.
+/// How long records of what is gone are kept; `None`: forever.
 #[derive(Clone, Copy, Debug)]
 struct MaybeNever(Option<Duration>);
 
@@ -249,8 +249,8 @@ impl Args {
         if self.node.is_in_cluster() && !node.may_have_shares() {
             let (length, most) = (node.as_str().len(), NodeName::LONGEST_WITH_SHARES);
             warn!(
-                "the node's name has {length} characters: with more than {most} it is given no share of jobs with `run_on: \
-                 every`; give it a shorter one with `--node` (CRONKEEPER_NODE)"
+                "the node's name has {length} characters: with more than {most} it gets no share of jobs with \
+                 `run_on: every`; give it a shorter one with `--node` (CRONKEEPER_NODE)"
             );
         }
         let custody = warden.custody();

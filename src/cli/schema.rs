@@ -19,7 +19,7 @@ enum Of {
     /// The JSON Schema of jobs.yaml
     #[default]
     Jobs,
-    /// The SQL that makes a cluster's tables in a database of PostgreSQL. A node makes them itself if it may
+    /// The SQL that creates a cluster's tables in a PostgreSQL database. A node creates them itself if it may
     Postgres,
 }
 

@@ -27,11 +27,12 @@ pub struct StatusArgs {
     /// Print JSON: one document, or with --watch one per line
     #[arg(long)]
     pub json: bool,
-    /// Refresh every two seconds, also while the daemon restarts
+    /// Refresh every two seconds, even while the daemon restarts
     #[arg(long)]
     pub watch: bool,
     /// Print only what is wrong; exit with 1 if the node is not ready, nobody leads, the jobs file was rejected, a
-    /// job's mark is in the future, or a path is damaged. Jobs that fail and runs that are cut off do not count: --failing shows them
+    /// job's mark is in the future, or a path is damaged. Failing jobs and cut-off runs do not count: --failing shows
+    /// them
     #[arg(long, conflicts_with_all = ["json", "watch", "failing", "patterns"])]
     pub check: bool,
     #[command(flatten)]
@@ -79,7 +80,7 @@ fn watch(args: &StatusArgs, client: &Client, out: &mut dyn Write) -> Result<Exit
 fn write(args: &StatusArgs, status: Status, out: &mut dyn Write) -> io::Result<()> {
     let all = status.jobs.len();
     let counted = status.jobs.iter().filter(|job| args.selection.includes(&job.name)).count();
-    // Of the nodes, all that they run counts.
+    // Everything that the nodes run counts.
     let nodes = nodes::table(&status);
     let status = args.selection.of(status);
     if !args.json {

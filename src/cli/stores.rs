@@ -20,7 +20,7 @@ use cronkeeper_core::clock::system::SystemClock;
 
 #[derive(Clone, Debug, clap::Args)]
 pub struct StoreArgs {
-    /// A database of PostgreSQL instead of ZooKeeper, as for psql: `host=db1,db2 dbname=ops user=cronkeeper` or
+    /// A PostgreSQL database instead of ZooKeeper, as for psql: `host=db1,db2 dbname=ops user=cronkeeper` or
     /// `postgres://cronkeeper@db1/ops`. Keep passwords in a file: `passfile=FILE`
     #[arg(long, value_name = "CONNECT", env = POSTGRES, hide_env_values = true, value_parser = given::<postgres::Settings>)]
     postgres: Option<Given<postgres::Settings>>,
@@ -31,8 +31,8 @@ pub struct StoreArgs {
     /// `redis://s1:26379,redis://s2:26379/0?sentinel=mymaster`
     #[arg(long, value_name = "CONNECT", env = REDIS, hide_env_values = true, value_parser = given::<redis::Settings>)]
     redis: Option<Given<redis::Settings>>,
-    /// Use a service that may lose acknowledged commits when it fails over: what they may have begun is then skipped, and
-    /// a fencing token of a lock may be given twice
+    /// Use a service that may lose acknowledged commits when it fails over. What those commits may have begun is then
+    /// skipped, and a lock may use a fencing token twice
     #[arg(long, env = ACCEPT_REWIND, value_parser = BoolishValueParser::new())]
     accept_rewind: bool,
 }

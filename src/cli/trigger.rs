@@ -45,15 +45,16 @@ pub struct Args {
     /// Set a variable that the job lists under `parameters`; may be repeated
     #[arg(long = "env", value_name = "NAME=VALUE", value_parser = variable)]
     pub environment: Vec<(String, String)>,
-    /// The time that the run finds as CRONKEEPER_SCHEDULED_AT, for example of an occurrence to make up: written as for
+    /// The time that the run finds in CRONKEEPER_SCHEDULED_AT, for example that of a missed occurrence: written as for
     /// `history --since`, in whole seconds
     #[arg(long, value_name = "TIME", value_parser = scheduled_time)]
     pub scheduled_at: Option<Timestamp>,
-    /// Run the job there, if its `run_on` is `any` or `every` and the node has the labels of `run_where`; may be repeated
+    /// Run the job on this node, if its `run_on` is `any` or `every` and the node has the labels of `run_where`; may be
+    /// repeated
     #[arg(long, value_name = "NODE", value_parser = node)]
     pub on: Vec<NodeName>,
-    /// Show the run's output until it ends, and exit with the job's exit code; if each node has its share of the run, show
-    /// one after the other, and exit with the worst code
+    /// Show the run's output until it ends, and exit with the job's exit code. If the run has a share on each node,
+    /// show one after the other, and exit with the worst code
     #[arg(long)]
     pub wait: bool,
     /// Print what was done as JSON, with --wait once the run has ended; its output is not shown

@@ -112,7 +112,7 @@ impl From<Failed> for Error {
         match failed {
             Failed::Refused { message, .. } => Self::Refused(message),
             Failed::Unanswered(why) => Self::Unanswered(why),
-            // Only who begins a session finds out if it must be given up: a running one goes on.
+            // Only a new session finds out that it must be given up: a running one continues.
             Failed::NotConnected(error) => Self::Unanswered(error.to_string()),
         }
     }
@@ -242,7 +242,7 @@ fn refused(ops: &[Op], answer: TxnResponse) -> NotDone {
     let first = ops.iter().zip(found).enumerate().find(|(_, (op, found))| !op.when.holds(*found));
     match first {
         Some((index, (_, found))) => NotDone::Refused { index, found },
-        None => NotDone::Failed(Error::Unanswered("etcd refuses a commit all of whose conditions hold".to_owned())),
+        None => NotDone::Failed(Error::Unanswered("etcd refuses a commit although all its conditions hold".to_owned())),
     }
 }
 
@@ -286,7 +286,7 @@ impl Gateways {
             let txn = Txn { compare: Vec::new(), success, failure: Vec::new() };
             let answer = self.reads.ask::<TxnResponse>("/v3/kv/txn", &txn, self.patience).await?;
             if !answer.succeeded || answer.header.revision.0 == 0 || answer.responses.len() != part.len() {
-                return Err(Failed::Unanswered("etcd gives an answer that is not to the question".to_owned()));
+                return Err(Failed::Unanswered("etcd's answer does not fit the request".to_owned()));
             }
             moment.get_or_insert(answer.header.revision);
             answers.extend(answer.responses.into_iter().map(|response| response.response_range.unwrap_or_default()));
@@ -302,7 +302,7 @@ impl Gateways {
         let key = keys::head(&self.settings.prefix);
         let range =
             |revision: &Revision| Range { key: key.clone(), revision: Some(Number(revision.0)), ..Range::default() };
-        // Of another commit at that time: then the one that is asked for is not there.
+        // If another commit has that revision, the wanted one is not there.
         let nonce = |answer: RangeResponse| head_of(Some(answer)).nonce;
         match self.ranges(earlier.iter().map(range).collect()).await {
             Ok(answers) => nonces.extend(earlier.into_iter().zip(answers.into_iter().map(nonce))),

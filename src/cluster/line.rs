@@ -1,4 +1,4 @@
-//! A connection to a service that is opened when it is needed, and anew when it is lost.
+//! A connection to a service that is opened when it is needed, and again when it is lost.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -92,7 +92,7 @@ impl<C> Deref for Live<C> {
 }
 
 /// Counts the connections that were lost, of all lines of a client. Where the servers change their roles, one line may
-/// still reach the old one: if one is opened anew, all are.
+/// still reach the old one: if one is opened again, all are.
 #[derive(Clone, Default)]
 pub struct Losses(Arc<watch::Sender<u64>>);
 
@@ -207,7 +207,7 @@ impl<C: Connection> Line<C> {
     ) -> Result<T, Error> {
         let live = match timeout(patience, self.live()).await {
             Ok(Ok(live)) => live,
-            // Only who begins a session finds out if it must be given up: a running one goes on.
+            // Only a new session finds out that it must be given up: a running one continues.
             Ok(Err(error)) => return Err(Error::Unanswered(error.to_string())),
             Err(_) => return Err(Error::Unanswered(format!("{} cannot be reached", C::SERVICE))),
         };

@@ -11,8 +11,8 @@
 //! statement, and so of one moment. Nothing needs a session of the server, so a pool in transaction mode may be in between;
 //! then the hints of `LISTEN` do not come, and the polls are enough.
 //!
-//! What is acknowledged has been written to the disk, and to the standbys that the server waits for. If that wait is given
-//! up, PostgreSQL commits all the same, with a warning; then nobody knows, as without an answer.
+//! What is acknowledged has been written to the disk, and to the standbys that the server waits for. If that wait is
+//! given up, PostgreSQL commits all the same, with a warning; then the result is not known, as without an answer.
 
 mod connection;
 mod examine;
@@ -102,7 +102,7 @@ impl Remote for Postgres {
 
     async fn look(&self) -> Result<Looked, ConnectError> {
         let Entered { worth, existed, .. } = self.0.enter(IfMissing::Leave).await?;
-        let for_node = if existed { "the cluster's schema is there" } else { "a node would make the schema" };
+        let for_node = if existed { "the cluster's schema is there" } else { "a node would create the schema" };
         Ok(Looked { worth, for_node: Some(for_node) })
     }
 }

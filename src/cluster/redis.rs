@@ -155,7 +155,7 @@ impl From<RedisError> for Failed {
 
 /// What no script of ours answers.
 fn unexpected() -> Failed {
-    let error = Error::Unanswered("Redis gives an answer that is not to the question".to_owned());
+    let error = Error::Unanswered("Redis' answer does not fit the request".to_owned());
     Failed { error, is_elsewhere: true }
 }
 

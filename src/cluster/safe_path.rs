@@ -71,7 +71,7 @@ pub fn open_file_for(path: &Path, wanted: Wanted, user: u32) -> Result<File, Ref
     opened_file(&disk, &rules, &resolved, wanted)
 }
 
-/// Reads a text file that must be trusted or secret, at most so many bytes.
+/// Reads a text file that must be trusted or secret, at most this many bytes.
 ///
 /// # Errors
 /// As for [`open_file`]; also if it is larger, or not UTF-8.
@@ -80,7 +80,7 @@ pub fn read_text(path: &Path, wanted: Wanted, most: u64) -> Result<String, Refus
     String::from_utf8(bytes).map_err(|_| io::Error::new(ErrorKind::InvalidData, "it is not UTF-8").into())
 }
 
-/// Reads a file that must be trusted or secret, at most so many bytes.
+/// Reads a file that must be trusted or secret, at most this many bytes.
 ///
 /// # Errors
 /// As for [`open_file`]; also if it is larger.
@@ -88,7 +88,7 @@ pub fn read_bytes(path: &Path, wanted: Wanted, most: u64) -> Result<Vec<u8>, Ref
     Ok(read_whole(open_file(path, wanted)?, most)?)
 }
 
-/// Reads the rest of a file, at most so many bytes.
+/// Reads the rest of a file, at most this many bytes.
 ///
 /// # Errors
 /// If it cannot be read, or is larger.

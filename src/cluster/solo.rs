@@ -19,7 +19,7 @@
 //! it.
 //!
 //! Before a new leader leads, it makes sure that all processes recorded by dead members are dead, and commits the ends
-//! that those members could not commit. So a run whose owner is gone never goes on elsewhere, and the lease needs no
+//! that those members could not commit. So a run whose owner is gone never continues elsewhere, and the lease needs no
 //! renewal: it lasts as long as the process is alive. The locks of a killed leader are released one by one, in no
 //! particular order. While its member's lock is still held, it counts as a draining member whose runs are in flight.
 //! The new leader settles them once that lock is free and their processes are dead.

@@ -105,7 +105,7 @@ impl OpenFile {
         }
     }
 
-    /// Refuses to go on with a file that others cannot find any more: they would be another cluster.
+    /// Refuses to continue with a file that others cannot find any more: they would be another cluster.
     fn check_place(&self) -> Result<(), NotDone> {
         match identity(&self.path) {
             Ok(found) if found == self.identity => Ok(()),
@@ -283,7 +283,7 @@ pub type FileIdentity = (u64, u64);
 /// Which file this path names.
 ///
 /// # Errors
-/// If there is none, or nobody can tell.
+/// If there is none, or that is not known.
 pub fn identity(path: &Path) -> io::Result<FileIdentity> {
     path.symlink_metadata().map(|facts| (facts.dev(), facts.ino()))
 }

@@ -58,7 +58,7 @@ pub struct Op {
 pub const LEAST_OPERATIONS: usize = 127;
 /// Two history records at their largest, and the record of a session.
 pub const LEAST_BYTES: usize = 128 << 10;
-/// Of so many commits, the newest, a store keeps the nonces at least.
+/// A store keeps the nonces of at least this many of the newest commits.
 pub const KEPT_NONCES: i64 = 4_096;
 
 /// What becomes of a service that may lose commits that it has acknowledged, as when it fails over to a copy that lacks
@@ -90,7 +90,7 @@ impl Tolerance {
         self.is_in_use.store(true, Ordering::Relaxed);
     }
 
-    /// Checks what the commits of a service are worth. `remedy` is for the message, and ends as its sentence goes on.
+    /// Checks what the commits of a service are worth. `remedy` is for the message, whose sentence continues after it.
     ///
     /// # Errors
     /// If it may lose commits, and nobody has accepted that.
@@ -199,7 +199,7 @@ pub trait Store: Clone + Send + Sync + 'static {
         ready(Ok(None))
     }
 
-    /// Resolves when it has to connect anew from now on, perhaps to another server. No request need fail over that.
+    /// Resolves when it has to connect again from now on, perhaps to another server. No request need fail over that.
     fn reconnected(&self) -> impl Future<Output = ()> + Send + 'static {
         pending()
     }

@@ -1,4 +1,4 @@
-//! TLS to stores, by rustls: whom a client trusts, and what it shows.
+//! TLS to stores, by rustls: which servers a client trusts, and which certificate it shows.
 
 use std::fmt;
 use std::io;

@@ -154,7 +154,7 @@ pub enum Error {
     /// This node does not read the record.
     #[error("it has {bytes} bytes, and no such record of cronkeeper has more than {most}")]
     TooLarge { bytes: usize, most: usize },
-    /// This node does not read the record, because those beside it take too much room.
+    /// This node does not read the record, because the others in its folder take too much room.
     #[error("it and the smaller ones beside it have more than {most} bytes")]
     Crowded { most: usize },
     /// The root that the service's address names does not exist.
@@ -215,7 +215,7 @@ impl Limits {
         number > self.last_number / 2
     }
 
-    /// Most jobs in a commit which writes so many records of each, and two others.
+    /// The most jobs in a commit that writes this many records of each, and two others.
     pub fn jobs(&self, records_of_each: usize) -> usize {
         (self.operations.saturating_sub(2) / records_of_each).max(1)
     }
@@ -290,7 +290,7 @@ pub trait Session: Clone + Send + Sync + 'static {
     type Proof: Proof;
 
     fn id(&self) -> SessionId;
-    /// Without a sign of life for so long, the service ends the session.
+    /// The service ends the session after this long without a sign of life.
     fn timeout(&self) -> Duration;
     fn limits(&self) -> Limits;
     /// What the service says that its commits are worth.

@@ -22,7 +22,7 @@ use crate::tree::ConnectError;
 
 /// Most bytes of a file with a password or certificates.
 const MOST_BYTES: u64 = 4 << 20;
-/// After so long without a sign of life from its host, a connection is lost.
+/// A connection is lost after this long without a sign of life from its host.
 const VANISHED: Duration = Duration::from_secs(10);
 /// Time for a handshake: less than a server has to accept a connection, so that its silence can be worded.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_millis(1_700);
@@ -41,7 +41,7 @@ pub struct Form {
     pub example: &'static str,
     /// Parameters besides those of [`Access`].
     pub parameters: &'static [&'static str],
-    /// A password without a user's name is that of a user whom the service knows.
+    /// A password without a user's name belongs to a user that the service knows.
     pub has_default_user: bool,
 }
 
@@ -93,17 +93,17 @@ pub struct Login {
 /// Why settings cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum UrlError {
-    #[error("it names no server: it is `{0}`")]
+    #[error("it names no server: write `{0}`")]
     NoServer(&'static str),
-    #[error("`{url}` is not the URL of a server: it is `{example}`")]
+    #[error("`{url}` is not the URL of a server: write `{example}`")]
     Url { url: String, example: &'static str },
-    #[error("the URLs begin partly with {0}:// and partly with {1}://; encrypt all connections or none")]
+    #[error("some URLs begin with {0}:// and some with {1}://; encrypt all connections or none")]
     Mixed(&'static str, &'static str),
-    #[error("only the last URL may have something behind its port, which is the same for all")]
+    #[error("only the last URL may have something after its port, which then applies to all")]
     PathInside,
-    #[error("there is no parameter `{name}`; there are {known}")]
+    #[error("there is no parameter `{name}`; the parameters are {known}")]
     Parameter { name: String, known: String },
-    #[error("it has a NUL character (`%00`), and no name has one")]
+    #[error("it has a NUL character (`%00`), which no name can have")]
     Nul,
     #[error("a password belongs in a file: add `?user=NAME&passfile=FILE`")]
     Password,
@@ -400,7 +400,7 @@ mod tests {
             ("e1:2379", "`e1:2379` is not the URL of a server"),
             ("http://e1:x", "is not the URL of a server"),
             ("http://e1,https://e2", "encrypt all connections or none"),
-            ("http://e1/a,http://e2", "only the last URL may have something behind its port"),
+            ("http://e1/a,http://e2", "only the last URL may have something after its port"),
             ("http://root:secret@e1", "a password belongs in a file"),
             ("root:secret@e1", "a password belongs in a file"),
             ("http://root:se,secret@e1", "a password belongs in a file"),
@@ -412,7 +412,10 @@ mod tests {
             ("https://e1?cacert=/c&cert=/c", "set both or none"),
             ("http://e1?user=a", "`user` and `passfile` belong together"),
             ("http://e1?passfile=/p", "`user` and `passfile` belong together"),
-            ("http://e1?tls=on", "there is no parameter `tls`; there are cacert, cert, key, user, passfile, wait"),
+            (
+                "http://e1?tls=on",
+                "there is no parameter `tls`; the parameters are cacert, cert, key, user, passfile, wait",
+            ),
         ] {
             let error = Urls::parse(text, &FORM).expect_err(text).to_string();
             assert!(error.contains(why) && !error.contains("secret"), "{text}: {error}");

@@ -238,7 +238,7 @@ impl<'a> Outlines<'a> {
                 never_begun.insert(name.clone());
             }
             if let Some(upstream) = blocking.as_ref().filter(|_| job.enabled) {
-                let why = format!("it never runs by itself, because `{}` does not or is disabled", upstream.name);
+                let why = format!("it never runs by itself, because `{}` never does or is disabled", upstream.name);
                 findings.warnings.push(Self::problem(path, job, upstream.at, &why));
             }
             if !job.enabled || job.is_over || blocking.is_some() {

@@ -65,7 +65,7 @@ impl Definition {
     }
 
     /// The first `count` occurrences after an instant; none for a job that is disabled or runs after others. Absent if
-    /// they depend on a calendar, of which a definition has no more than a digest.
+    /// they depend on a calendar, because a definition has only a digest of it.
     pub fn coming(&self, name: &JobName, after: Timestamp, count: usize) -> Option<Vec<Timestamp>> {
         let key = |key: &str| self.keys.get(key).map(String::as_str);
         let is_enabled = key("enabled") != Some("false");

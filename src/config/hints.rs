@@ -46,7 +46,7 @@ const INSTEAD: [(&str, &[&str]); 4] = [
         &["alert", "alerts", "email", "mail", "mail_to", "mailto", "notifications", "notify", "onfailure", "on_error"],
     ),
     ("the job's name is its key: write `NAME:` above its keys", &["id", "job", "name"]),
-    ("write `enabled: false` for a job that is not to run", &["disable", "disabled", "suspend", "suspended"]),
+    ("to keep a job from running, write `enabled: false`", &["disable", "disabled", "suspend", "suspended"]),
     (
         "a job runs on the node that leads, with `run_on: any` on any node that has the labels in `run_where`, and with \
          `run_on: every` on every such node; each node has the label `node=NAME`",
@@ -68,7 +68,7 @@ pub(super) fn meant<'a>(key: &str, known: impl Iterator<Item = &'a str> + Clone)
 pub(super) fn about_key<'a>(key: &str, known: impl Iterator<Item = &'a str> + Clone) -> String {
     let plain = plain(key);
     if let Some(space) = key.chars().find(|c| is_odd_space(*c)) {
-        return format!("; it has a space of another kind (U+{:04X}): write ordinary spaces", u32::from(space));
+        return format!("; it has an unusual space (U+{:04X}): write ordinary spaces", u32::from(space));
     }
     match INSTEAD.iter().find(|(_, others)| others.contains(&plain.as_str())) {
         Some((instead, _)) => format!("; {instead}"),

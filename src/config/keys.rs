@@ -57,7 +57,7 @@ const SECRET: &[Key] = &[Key {
 
 /// The keys of `retries`.
 const RETRIES: &[Key] = &[
-    Key { name: "limit", form: Form::Text, about: "The most further attempts. Default 0." },
+    Key { name: "limit", form: Form::Text, about: "Maximum number of further attempts. Default 0." },
     Key { name: "delay", form: Form::Duration, about: "Time until the next attempt. Default 30s." },
     Key { name: "backoff", form: Form::Text, about: "Factor by which the delay grows each time, 1 to 100. Default 2." },
     Key { name: "max_delay", form: Form::Duration, about: "The longest delay. Default 10m." },
@@ -66,13 +66,23 @@ const RETRIES: &[Key] = &[
 /// The keys of `concurrency_group`.
 const GROUP: &[Key] = &[
     Key { name: "name", form: Form::Text, about: "The group's name." },
-    Key { name: "limit", form: Form::Text, about: "The most concurrent runs of all jobs that name the group." },
+    Key {
+        name: "limit",
+        form: Form::Text,
+        about: "Maximum number of concurrent runs of all jobs that name the \
+        group.",
+    },
 ];
 
 /// The keys of `calendar`.
 const CALENDAR: &[Key] = &[
     Key { name: "exclude", form: Form::TextOrTexts, about: "Files with dates on which the job is not due." },
-    Key { name: "only", form: Form::TextOrTexts, about: "Files with the only dates on which the job is due." },
+    Key {
+        name: "only",
+        form: Form::TextOrTexts,
+        about: "Files with the dates on which the job is due, and no \
+        others.",
+    },
 ];
 
 macro_rules! job_keys {
@@ -148,12 +158,12 @@ job_keys! {
     /// The IANA time zone of `schedule`. Default UTC.
     timezone: Form::Text, String => String,
         |c, key, given| c.zone(key, given), or(ZONE.to_owned()) => String;
-    /// What becomes of an occurrence in an hour that the clock skips or repeats: `once` (default), `skip` or `twice`.
+    /// What happens to an occurrence in an hour that the clock skips or repeats: `once` (default), `skip` or `twice`.
     dst: Form::Words(words::OF_DST), String => Dst,
         |c, key, given| c.word(key, given, words::DST),
         or_default => Dst;
-    /// Days on which the job is not due, from files with dates: an occurrence on such a day, in the job's time zone, is
-    /// none. A file has dates, ranges and days of every year, one a line. Merged with that of the defaults.
+    /// Files with dates that limit the days on which the job is due, in its time zone. A file has one date, range, or
+    /// day of every year per line. Merged with the calendar of the defaults.
     calendar: Form::Lists(CALENDAR), Lists => CalendarSettings,
         |c, key, given| c.calendar(given), settings::calendar => CalendarSettings;
     /// Delays each start by a fixed time below this, derived from the job's name. Default 0s.
@@ -172,12 +182,13 @@ job_keys! {
     /// Variables of the job's processes. Merged with those of the defaults.
     environment: Form::Texts, BTreeMap<String, String> => BTreeMap<String, String>,
         |c, key, given| c.environment(given), settings::merged_maps => BTreeMap<String, String>;
-    /// Files with more variables, read at each start, in the format of systemd's `EnvironmentFile=`: absolute paths; one
-    /// with `-` in front may be missing. The later file counts, and `environment` more than any of them.
+    /// Absolute paths of files with more variables, in the format of systemd's `EnvironmentFile=`, read at each start.
+    /// A file with `-` in front may be missing. Later files override earlier ones, and `environment` overrides all of
+    /// them.
     environment_file: Form::TextOrTexts, TextOrTexts => Vec<EnvironmentFile>,
         |c, key, given| c.value(key, given, values::environment_files), or_default => Vec<EnvironmentFile>;
-    /// Secrets of the job's processes, by name. Each is handed over in a file in memory whose path the variable NAME_FILE
-    /// holds. Merged with those of the defaults.
+    /// Secrets for the job's processes, by name. Each is handed over as a file in memory; the variable NAME_FILE has
+    /// its path. Merged with those of the defaults.
     secrets: Form::Named(SECRET), BTreeMap<String, Fields> => Secrets,
         |c, key, given| c.secrets(given), settings::merged_maps => Secrets;
     /// Names of the variables that `trigger --env` may set for a run, at most 16. Default: none.
@@ -201,7 +212,7 @@ job_keys! {
     /// The job's umask, in octal digits. Default 022.
     umask: Form::Text, String => u32,
         |c, key, given| c.value(key, given, values::umask), or(UMASK) => u32;
-    /// The longest that an attempt may take; then it is ended. Default: no limit.
+    /// How long an attempt may take before it is ended. Default: no limit.
     timeout: Form::Duration, String => Duration,
         |c, key, given| c.value(key, given, values::positive_duration), merged => Option<Duration>;
     /// Time between SIGTERM and SIGKILL. Default 10s.
@@ -210,7 +221,8 @@ job_keys! {
     /// How a failed attempt is repeated. Merged with that of the defaults.
     retries: Form::Fields(RETRIES), Fields => RetrySettings,
         |c, key, given| c.retries(given), settings::retries => Retries;
-    /// What to do if a run of the job is still in flight: `skip` (default), `queue`, `allow` or `replace`.
+    /// What to do when the job is due and its previous run has not ended: `skip` (default), `queue`, `allow` or
+    /// `replace`.
     overlap: Form::Words(words::OF_OVERLAP), String => Overlap,
         |c, key, given| c.word(key, given, words::OVERLAP),
         or_default => Overlap;
@@ -223,29 +235,28 @@ job_keys! {
     run_on: Form::Words(words::OF_RUN_ON), String => RunOn,
         |c, key, given| c.word(key, given, words::RUN_ON),
         or_default => RunOn;
-    /// What a node must be, with `run_on: any` or `every`: a label of it (`gpu`, `zone=eu`), or one that it must not have
-    /// (`"!old"`). With several, all must hold. Default: nothing. That of the defaults does not count for jobs that run on
-    /// the leader.
+    /// With `run_on: any` or `every`, the labels that a node must have (`gpu`, `zone=eu`) or must not have (`"!old"`).
+    /// All of them must hold. Default: none. Under `defaults`, it does not apply to jobs that run on the leader.
     run_where: Form::TextOrTexts, TextOrTexts => RunWhere,
         |c, key, given| c.run_where(key, given), or_default => RunWhere;
-    /// Paths of locks. Each attempt begins only while it holds all of them.
+    /// Paths of locks. Each attempt begins only while its node holds all of them.
     lock: Form::TextOrTexts, TextOrTexts => Vec<LockPath>,
         |c, key, given| c.value(key, given, values::locks), or_default => Vec<LockPath>;
-    /// What to do about occurrences that were not decided in time: `skip`, `run-once` (default) or `run-all`.
+    /// What to do with occurrences that no leader decided in time: `skip`, `run-once` (default) or `run-all`.
     misfire: Form::Words(words::OF_MISFIRE), String => Misfire,
         |c, key, given| c.word(key, given, words::MISFIRE),
         or_default => Misfire;
     /// Older occurrences are skipped as missed. Default: the time to the next occurrence, at most 12h.
     misfire_window: Form::Duration, String => Duration,
         |c, key, given| c.value(key, given, |text| duration::parse(&text)), merged => Option<Duration>;
-    /// The most occurrences that `misfire: run-all` makes up at once. Default 100.
+    /// How many occurrences `misfire: run-all` makes up for at once, at most. Default 100.
     misfire_limit: Form::Number { least: 1, most: u64::MAX }, u64 => usize,
         |c, key, given| c.value(key, given, values::misfire_limit), or(MISFIRE_LIMIT) => usize;
-    /// What becomes of a run whose node dies: `skip` (default) or `rerun`.
+    /// What happens to a run whose node dies: `skip` (default) or `rerun`.
     interrupted: Form::Words(words::OF_INTERRUPTED), String => Interrupted,
         |c, key, given| c.word(key, given, words::INTERRUPTED),
         or_default => Interrupted;
-    /// What becomes of a run whose node is cut off from ZooKeeper: `keep` (default) or `kill`. `interrupted: rerun`
+    /// What happens to a run whose node is cut off from the service: `keep` (default) or `kill`. `interrupted: rerun`
     /// and `lock` imply `kill`.
     on_lease_end: Form::Words(words::OF_ON_LEASE_END), String => OnLeaseEnd,
         |c, key, given| c.word(key, given, words::ON_LEASE_END),
@@ -253,16 +264,16 @@ job_keys! {
     /// The exit codes that count as success. Default [0].
     success_exit_codes: Form::Numbers, Vec<u64> => BTreeSet<i32>,
         |c, key, given| c.exit_codes(given), or(BTreeSet::from([0])) => BTreeSet<i32>;
-    /// The most output of an attempt that is logged and kept. Default 1MiB.
+    /// How much output of an attempt is logged and kept. Default 1MiB.
     max_output: Form::Size, String => u64,
         |c, key, given| c.value(key, given, |text| size::parse(&text)), or(MAX_OUTPUT) => u64;
-    /// The newest runs, and newest skips, that the ledger keeps. Default 20.
+    /// How many of the newest runs, and of the newest skips, the ledger keeps. Default 20.
     history_limit: Form::Number { least: LEAST_HISTORY_LIMIT as u64, most: 1_000 }, u64 => u16,
         |c, key, given| c.value(key, given, values::history_limit), or(HISTORY_LIMIT) => u16;
     /// Raises the alarm `late` when a run has not started this long after it was due. Default: never.
     late_after: Form::Duration, String => Duration,
         |c, key, given| c.value(key, given, values::positive_duration), merged => Option<Duration>;
-    /// Raises the alarm `long` when an attempt has been running for longer than this; it goes on. Default: never.
+    /// Raises the alarm `long` when an attempt takes longer than this; it is not killed. Default: never.
     long_after: Form::Duration, String => Duration,
         |c, key, given| c.value(key, given, values::positive_duration), merged => Option<Duration>;
     /// Raises the alarm `stale` when no run has succeeded for this long. Default: never.
@@ -277,7 +288,7 @@ job_keys! {
     /// A command that runs when a run has succeeded.
     on_success: Form::TextOrTexts, TextOrTexts => CommandLine,
         |c, key, given| c.command(key, given), merged => Option<CommandLine>;
-    /// A command that runs when a run has succeeded and the one before had not.
+    /// A command that runs when a run has succeeded and the previous one had not.
     on_recovery: Form::TextOrTexts, TextOrTexts => CommandLine,
         |c, key, given| c.command(key, given), merged => Option<CommandLine>;
     /// A command that runs when occurrences were missed.
@@ -358,14 +369,14 @@ pub(super) fn job(name: JobName, due: Due, values: Merged) -> Option<Job> {
         retries: values.retries,
         overlap: values.overlap,
         concurrency_group: values.concurrency_group,
-        // That of the defaults is for those jobs of the file that are placed.
+        // A `run_where` of the defaults is for those jobs of the file that are placed.
         run_where: if values.run_on.is_placed() { values.run_where } else { RunWhere::default() },
         run_on: values.run_on,
         misfire: values.misfire,
         misfire_window: values.misfire_window,
         misfire_limit: values.misfire_limit,
         interrupted: values.interrupted,
-        // Where the next leader begins another attempt, or another client gets the lock, this one must not go on.
+        // Where the next leader begins another attempt, or another client gets the lock, this one must end.
         on_lease_end: match values.interrupted {
             Interrupted::Skip if values.lock.is_empty() => values.on_lease_end,
             Interrupted::Skip | Interrupted::Rerun => OnLeaseEnd::Kill,

@@ -167,8 +167,8 @@ fn run_all_without_window(own: &LocatedSettings, defaults: &LocatedSettings) -> 
     if !runs_all || has_window {
         return None;
     }
-    let message = "`misfire: run-all` without `misfire_window` makes up only the newest missed occurrence, \
-                   because the window is then the time to the next one";
+    let message = "`misfire: run-all` without `misfire_window` makes up for only the newest missed occurrence, \
+        because the window is then the time to the next one";
     Some((own.position("misfire").or_else(|| defaults.position("misfire"))?, message.to_owned()))
 }
 
@@ -233,8 +233,8 @@ fn doubtful_parameters(own: &LocatedSettings, defaults: &LocatedSettings) -> Opt
     let doubtful: Vec<&str> = names.iter().map(String::as_str).filter(|name| parameters::is_doubtful(name)).collect();
     let first = doubtful.first()?;
     let message = format!(
-        "`parameters`: whoever may trigger the job can lead its programs to other files or hosts with `{}`; use names of \
-         your own, and set `{first}` in the command",
+        "`parameters`: anyone who may trigger the job can point its programs to other files or hosts with `{}`; use \
+         names of your own, and set `{first}` in the command",
         doubtful.join("`, `")
     );
     Some((own.position("parameters").or_else(|| defaults.position("parameters"))?, message))

@@ -101,7 +101,7 @@ const REFUSED: [&str; 73] = [
     "GIT_PAGER",
 ];
 
-/// Names of which `check` warns: they name files that many programs read, or hosts that they talk to.
+/// Names that `check` warns of: they name files that many programs read, or hosts that they talk to.
 const DOUBTFUL: [&str; 14] = [
     "HOME",
     "SHELL",

@@ -24,8 +24,8 @@ pub struct Place {
     pub job: Option<String>,
     /// The key in or at whose value it is.
     pub key: Option<String>,
-    /// Absent if the file is not YAML, unless the problem is a schedule or a command in a line of its own: otherwise
-    /// nobody knows what may be shown.
+    /// Absent if the file is not YAML, unless the problem is a schedule or a command in a line of its own: otherwise it
+    /// is not known what may be shown.
     pub excerpt: Option<Excerpt>,
 }
 

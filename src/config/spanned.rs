@@ -323,7 +323,7 @@ impl Builder {
 fn check_key(node: &Node, lines: &mut HashMap<String, usize>, faults: &mut Vec<Fault>) -> Key {
     let wrong = match (&node.value, node.text().and_then(|key| lines.get(key))) {
         (Value::Text { text, plain: true }, _) if text == "<<" => {
-            "`<<` is not supported; put what several jobs share under `defaults`".to_owned()
+            "`<<` is not supported; put what jobs have in common under `defaults`".to_owned()
         }
         (Value::Text { text, .. }, Some(line)) => {
             format!("`{}` is already given in line {line}", schema::shown_key(text))

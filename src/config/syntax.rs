@@ -81,7 +81,7 @@ fn odd_space(lines: &Lines<'_>, at: Position) -> Option<Fault> {
         let mut is_indentation = true;
         for (index, c) in line.chars().enumerate() {
             if is_odd_space(c) && (is_indentation || before == ':') {
-                let message = format!("a space of another kind (U+{:04X}); YAML wants ordinary spaces", u32::from(c));
+                let message = format!("an unusual space (U+{:04X}); YAML wants ordinary spaces", u32::from(c));
                 return Some(Fault::new(Position { line: number, column: index + 1 }, message));
             }
             is_indentation &= c.is_whitespace();
@@ -92,7 +92,7 @@ fn odd_space(lines: &Lines<'_>, at: Position) -> Option<Fault> {
     in_line(at.line).or_else(|| in_line(last_before(lines, at)?))
 }
 
-/// True for a space that is none for YAML, such as the one that does not break.
+/// True for a space that YAML does not take for one, such as the no-break space.
 pub(super) fn is_odd_space(c: char) -> bool {
     c.is_whitespace() && !c.is_ascii()
 }
@@ -121,7 +121,7 @@ fn no_key(lines: &Lines<'_>, at: Position, info: &str) -> Option<Fault> {
     Some(match glued {
         Some((key, _)) => {
             let column = column(line.len() - start.len() + key.len() + 1);
-            Fault::new(Position { line: number, column }, "a space is missing behind the colon of this key")
+            Fault::new(Position { line: number, column }, "a space is missing after the colon of this key")
         }
         None => not_yaml(Position { line: number, column: column(line.len() - start.len()) }, words::NO_KEY),
     })
@@ -326,7 +326,7 @@ impl<'a> Written<'a> {
             }
             '"' | '\'' => {
                 let has_more = closing_quote(text).is_some_and(|end| self.has_words_behind(end));
-                has_more.then_some("a text that begins with a quote ends with the next one")
+                has_more.then_some("a text that begins with a quote ends at the next one")
             }
             '[' if self.is_test() || closing_bracket(text).is_some_and(|end| self.has_words_behind(end)) => {
                 Some("an unquoted `[` begins a list")
@@ -336,7 +336,7 @@ impl<'a> Written<'a> {
             '?' if is_alone => Some("an unquoted `? ` begins a key"),
             ']' | '}' => Some("an unquoted `]` or `}` ends a list or a map"),
             '[' | '{' | '!' | '#' | '&' | '|' | '>' => None,
-            _ => self.has_colon().then_some("an unquoted `: ` makes a key of what is before it"),
+            _ => self.has_colon().then_some("an unquoted `: ` turns what is before it into a key"),
         }
     }
 

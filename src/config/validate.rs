@@ -223,7 +223,7 @@ impl FileCheck<'_> {
             None => ("defaults", defaults.position("on_lease_end")),
         };
         let message = format!(
-            "`on_lease_end: keep` with {why}, so this one must be killed; leave `on_lease_end` out or write `kill`"
+            "`on_lease_end: keep` with {why}, so this run must be killed; leave out `on_lease_end` or write `kill`"
         );
         self.fault(at.unwrap_or(Position::START), format!("{title}: {message}"));
     }

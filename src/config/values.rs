@@ -78,8 +78,8 @@ pub(super) fn parameters(value: TextOrTexts) -> Result<BTreeSet<String>, String>
         }
         if parameters::is_refused(name) {
             return Err(format!(
-                "`{name}` cannot be a parameter: whoever sets it decides what the job runs; use another name, and set \
-                 `{name}` in the job's command"
+                "`{name}` cannot be a parameter: anyone who sets it decides what the job runs; use another name, and \
+                 set `{name}` in the job's command"
             ));
         }
     }

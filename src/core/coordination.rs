@@ -2,12 +2,12 @@
 //!
 //! One pair of channels carries the requests and events of [`election`], [`ledger`] and [`run_lock`].
 //!
-//! The [`Lease`] travels beside the events, because thousands of events may be queued and none of them may delay it. An
-//! extended lease overtakes answers, reads and all other events that do not concern this node's identity. It never
-//! overtakes the withdrawal of a lease, nor the beginning or end of a session or a term. This is safe: other nodes do
-//! not start a run while the session that its record names is alive, and a lease proves exactly that this session is
-//! alive. To start a process, a node needs more than a lease: an accepted begin, which arrives with the events, in
-//! order.
+//! The [`Lease`] travels apart from the events, because thousands of events may be queued and none of them may delay
+//! it. An extended lease overtakes answers, reads and all other events that do not concern this node's identity. It
+//! never overtakes the withdrawal of a lease, nor the beginning or end of a session or a term. This is safe: other
+//! nodes do not start a run while the session that its record names is alive, and a lease proves exactly that this
+//! session is alive. To start a process, a node needs more than a lease: an accepted begin, which arrives with the
+//! events, in order.
 //!
 //! In the other direction the daemon reports when its loop last made progress, so that a backend can distinguish a
 //! leader that works from one whose loop is stuck.
@@ -20,15 +20,15 @@
 //!   node may have settled this node's runs in the meantime.
 //! - `Over` comes before the next `Joined`, before `Withdrawn` and before `Failed`.
 //! - The answers to a leader's commits come before its `Over`; a commit that only a leader may write and that arrives
-//!   later is `Fenced`. `Over` does not wait for them in three cases: when the lease ends, when the daemon's loop
-//!   stands still, and when the connection is lost too. A late answer reports what is on record; a run whose begin is
+//!   later is `Fenced`. `Over` does not wait for them in three cases: when the lease ends, when the daemon's loop is
+//!   stalled, and when the connection is lost too. A late answer reports what is on record; a run whose begin is
 //!   `Accepted` after `Over` must not be started, only ended.
 //! - When a session is lost: answers (`Unknown` for what was sent to the service, `Fenced` for a leader's commit that
 //!   was not), `Lease` zero, `Over`, `Expired`. An owner's commit that was not sent waits for the next session.
 //! - `Lease` zero comes when an own entry is removed although the session is alive, and when the session is lost. A
 //!   lease that just runs out causes no event except the term's `Over`.
-//! - When the daemon's loop stands still, the term is `Over` too. A longer standstill is reported like an own entry
-//!   that was removed.
+//! - When the daemon's loop is stalled, the term is `Over` too. A longer standstill is reported like an own entry that
+//!   was removed.
 //! - `Left` ends the session, and with it a term that the daemon has not resigned; its `Over` need not come.
 //! - After `Left` and `Failed` no further event comes.
 //! - The events of locks keep an order of their own: see [`run_lock`].
@@ -124,8 +124,8 @@ pub struct Service {
 }
 
 impl Service {
-    /// Sends an event, and updates the lease beside it. The result is ignored: the closed request channel shows that
-    /// the daemon is gone.
+    /// Sends an event, and updates the lease too. The result is ignored: the closed request channel shows that the
+    /// daemon is gone.
     pub fn emit(&self, event: Event) {
         self.lease.send_modify(|lease| lease.follow(&event));
         let _ = self.events.send(event);

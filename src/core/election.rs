@@ -19,7 +19,7 @@ use crate::lock::LockPath;
 use crate::run::{Drain, NodeControl};
 use crate::term::{CandidateName, NodeName, SessionId, Term, TermEnd};
 
-/// What is wrong with an entry that stands before all candidates of nodes and belongs to no session. Its
+/// What is wrong with an entry that is ahead of all candidates of nodes and belongs to no session. Its
 /// [damage](Event::Damaged) begins with this.
 pub const BLOCKED: &str =
     "nobody can lead until somebody deletes this: it is the first in the queue and not ephemeral, so it stays";
@@ -78,7 +78,7 @@ impl Defined {
         usize::from(self.history_limits.get(job).copied().unwrap_or(HISTORY_LIMIT))
     }
 
-    /// The jobs of which fewer records are kept than by `before`.
+    /// The jobs that now keep fewer records than by `before`.
     pub fn lowered(&self, before: &Self) -> BTreeSet<JobName> {
         let named = self.history_limits.keys().chain(before.history_limits.keys());
         named.filter(|job| self.history_limit(job) < before.history_limit(job)).cloned().collect()

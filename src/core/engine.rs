@@ -223,7 +223,7 @@ impl Engine {
         self.parts.leader.iter().flat_map(move |leader| leader.marks_ahead(latest))
     }
 
-    /// The jobs of which nothing is due before a time later than `now`, each with that time: its mark, as a rule. None while
+    /// The jobs that are not due before a time later than `now`, each with that time: its mark, as a rule. None while
     /// this node does not lead.
     pub fn marks_after(&self, now: Timestamp) -> impl Iterator<Item = (&JobName, Timestamp)> {
         self.parts.leader.iter().flat_map(move |leader| leader.marks_after(now))
@@ -234,7 +234,7 @@ impl Engine {
         self.parts.leader.iter().flat_map(Leader::pauses)
     }
 
-    /// The alarms that stand; none while the node does not lead.
+    /// The active alarms; none while the node does not lead.
     pub fn alarms(&self) -> impl Iterator<Item = (&JobName, &StandingAlarms)> {
         self.parts.leader.iter().flat_map(Leader::alarms)
     }

@@ -1,7 +1,7 @@
 //! Files with environment variables, in the format of systemd's `EnvironmentFile=`: see systemd.exec(5).
 //!
-//! Nothing is expanded. A line without `=` is ignored, as a comment. Where systemd would log an error and go on, or take
-//! what is left of a file that was cut off, the file is refused: a job must not run without half of its variables.
+//! Nothing is expanded. A line without `=` is ignored, as a comment. Where systemd would log an error and continue, or
+//! take what is left of a file that was cut off, the file is refused: a job must not run without half of its variables.
 //! Errors name the line and what is wrong, never the text, which may be secret.
 
 use std::fmt;

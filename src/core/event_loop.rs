@@ -108,7 +108,7 @@ pub struct Parts<P: Ports> {
     pub launcher: P::Launcher,
     /// Learns what happens.
     pub observer: P::Observer,
-    /// How long runs may go on after the node has begun to drain.
+    /// How long runs may continue after the node has begun to drain.
     pub drain_timeout: Duration,
     /// Where other nodes reach this one.
     pub listen: Option<ApiAddress>,

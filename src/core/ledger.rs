@@ -386,8 +386,8 @@ pub enum Event {
         /// The records of those that are new, or that were read some time ago.
         found: Vec<(RunRecord, Version)>,
     },
-    /// These runs have changed, and the backend does not watch them: whoever changed them notified the leader. Anything may
-    /// be among them.
+    /// These runs have changed, and the backend does not watch them: the client that changed them notified the leader.
+    /// Anything may be among them.
     Rung(BTreeSet<RunId>),
     /// The attempts that a node has not accepted yet.
     OpenOffers(NodeName, BTreeSet<RunId>),
@@ -422,7 +422,7 @@ pub enum Event {
         /// Number of records that its history had.
         records: usize,
     },
-    /// The node has been away for so long that it is no place to run jobs any more.
+    /// The node has been away too long to be a place to run jobs.
     ForgottenNode(NodeName),
     /// The owner of a watched run is gone. Carries what is known of its processes and the run's record, read after
     /// that.

@@ -107,7 +107,7 @@ impl fmt::Display for LockPath {
 pub enum LockKind {
     /// One holder.
     Mutex,
-    /// A read-write lock, as a reader: beside other readers.
+    /// A read-write lock, as a reader: together with other readers.
     Shared,
     /// A read-write lock, as the only writer.
     Exclusive,

@@ -61,8 +61,8 @@ pub enum Order {
     },
     /// Replace the deadline of a tree.
     Deadline { tree_id: TreeId, deadline: Deadline },
-    /// Output that costs so much has been taken. The warden sends no more than a little ahead of these orders, so that
-    /// no other notice waits behind much of it.
+    /// Output that costs this much has been taken. The warden sends no more than a little ahead of these orders, so
+    /// that no other notice waits behind much of it.
     OutputTaken { cost: u64 },
     /// Ask whether the warden is responding. It answers with `Pong`, after all notices before.
     Ping,

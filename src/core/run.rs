@@ -265,7 +265,8 @@ impl RunRecord {
     /// Parses the record of a run in flight from JSON.
     ///
     /// # Errors
-    /// If it is none, or one of a newer format: the run must not go on without what this version would ignore.
+    /// If it is not a record, or one of a newer format: the run must not continue without what this version would
+    /// ignore.
     pub fn read(json: &[u8]) -> Result<Self, UnreadableRecord> {
         let record: Self = serde_json::from_slice(json)?;
         parameters::known_format(record.v)?;
@@ -288,8 +289,9 @@ impl RunRecord {
         Self { parameters, ..self }.in_its_format()
     }
 
-    /// The fencing token of the attempt: that of its term, or of its acceptance, if the attempt was placed. One leader may
-    /// place two attempts of a run, while the first goes on, on a node that is cut off; the second has the larger token.
+    /// The fencing token of the attempt: that of its term, or of its acceptance, if the attempt was placed. One leader
+    /// may place two attempts of a run, while the first still runs on a node that is cut off; the second has the larger
+    /// token.
     pub fn fencing_token(&self) -> FencingToken {
         self.placement.as_ref().and_then(|placement| placement.token).unwrap_or(self.token)
     }
@@ -452,8 +454,8 @@ impl Reason {
             Self::NotExecutable => Some("its program cannot be executed"),
             Self::NoUser => Some("its user or group is unknown on its node"),
             Self::NoDirectory => Some("its working directory cannot be entered"),
-            Self::NoEnvironment => Some("an environment file of it cannot be used"),
-            Self::NoSecret => Some("a secret of it cannot be used"),
+            Self::NoEnvironment => Some("one of its environment files cannot be used"),
+            Self::NoSecret => Some("one of its secrets cannot be used"),
             Self::Parameters => Some("its job does not take its parameters"),
             _ => None,
         }

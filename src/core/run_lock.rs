@@ -4,8 +4,8 @@
 //! - A request is answered by one `Held` or one `Busy`; a request that waits by `Held` only. `Refused` may come before.
 //! - `Busy` ends the request. `Lost` comes once for each path that is no longer held, or before `Held` if the backend has
 //!   given the request up; the other locks are held until `Release`.
-//! - When the daemon's loop stands still for so long that other nodes settle this node's runs, the backend releases all
-//!   locks by itself: what held them is dead by then.
+//! - When the daemon's loop is stalled until other nodes settle this node's runs, the backend releases all locks by
+//!   itself: what held them is dead by then.
 //! - When `Release` arrives, events of the request may be on their way.
 //! - The end of the session ends all requests, without events: no lock is held from the session's `Expired` on. A
 //!   request that arrives while there is no session gets no answer.

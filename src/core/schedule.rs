@@ -188,7 +188,7 @@ impl Schedule {
         loop {
             let next = self.match_at_or_after(from)?;
             let Some(calendar) = &self.0.calendar else { return instant(next) };
-            // Each turn goes on to a later run of days that count, so it ends with the last of them.
+            // Each turn moves to a later run of days that count, so it ends with the last of them.
             from = calendar.seek(&self.0.zone, next, true)?;
             if from == next {
                 return instant(next);
@@ -360,7 +360,7 @@ impl Expression {
         let (meaning, occurrences) = match meaning {
             Meaning::Fields(fields) => {
                 let pattern = patterns.of(&fields).map_err(error)?;
-                // The pattern's, of which there is one for all equal expressions.
+                // That of the pattern, which all equal expressions share.
                 let meaning = Meaning::Fields(Arc::clone(&pattern.fields));
                 (meaning, Occurrences::Local(Timeline::new(pattern, dst)))
             }

@@ -58,7 +58,7 @@ pub(super) fn remarks(command: &str) -> (Vec<Remark>, Option<&str>) {
     }
     if words.contains(&OF_SYSTEMD) {
         remarks.push(Remark::loss(
-            "the command asks whether its host has systemd; where it has, a timer mostly does this work, on each host",
+            "the command checks whether its host has systemd; if it has, a timer usually does this work, on each host",
         ));
     }
     // It reads the journal too.

@@ -1,4 +1,5 @@
-//! Whether a crontab is of the kind that it is imported as: of the system, with a user in each entry, or of one user.
+//! Checks whether a crontab is of the kind that it is imported as: a system crontab, with a user in each entry, or that
+//! of one user.
 //!
 //! cron knows that from the place of the file, and the import from `--system`. The wrong kind mostly imports without an
 //! error, and then the jobs run as the wrong user or with a wrong command. This only guesses, to warn.
@@ -113,8 +114,8 @@ impl<'a> HostUsers<'a> {
         Self { missing: origin.missing, known: BTreeMap::new() }
     }
 
-    /// True if a word is a user, to whom a command with this first word belongs. Some users have the name of a command,
-    /// such as `mail` and `backup`.
+    /// True if a word is a user, so that a command with this first word belongs to that user. Some users have the name
+    /// of a command, such as `mail` and `backup`.
     fn has(&mut self, name: &'a str, first: &str) -> bool {
         let is_known = |name: &&str| (self.missing)(&RunAs { user: Some((*name).to_owned()), group: None }).is_none();
         is_user(name) || begins_command(first) && *self.known.entry(name).or_insert_with_key(is_known)

@@ -229,7 +229,7 @@ impl<'a> Writer<'a> {
 /// Finds errors that `cronkeeper check` would report about a job that cron accepts.
 fn must_run(entry: &CrontabEntry, command: &JobCommand, zone: &str, name: &str) -> Result<(), String> {
     if command.is_too_long() {
-        return Err("the command is longer than 128 KiB, which is the most that a process can be given".to_owned());
+        return Err("the command is longer than 128 KiB, which is the most that a process can get".to_owned());
     }
     match Schedule::parse(&[&entry.when.expression], zone, Dst::Once, name) {
         Ok(_) => Ok(()),

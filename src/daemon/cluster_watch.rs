@@ -63,7 +63,7 @@ pub(super) struct Seen {
 pub(super) struct ClusterWatch {
     hooks: NodeHooks,
     leadership: Leadership,
-    /// The newest own term of which the beginning was called.
+    /// The newest own term whose beginning was called.
     called_term: Option<FencingToken>,
     missing: Lasting,
     is_rejection_called: bool,
@@ -229,7 +229,7 @@ mod tests {
             Self { watch, now, seen: Seen::default() }
         }
 
-        /// What is called after so many seconds, with the first fact.
+        /// What is called after this many seconds, with the first fact.
         fn after(&mut self, seconds: u64) -> Vec<String> {
             let by = Duration::from_secs(seconds);
             self.now = Now { wall: self.now.wall + by, up: self.now.up + by };

@@ -4,7 +4,7 @@ use cronkeeper_core::election::{Member, Published};
 use cronkeeper_core::job::Digest;
 use cronkeeper_core::term::NodeName;
 
-/// A difference between this node and another one, one of which is the leader.
+/// A difference between this node and another one; one of the two leads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Drift {
     /// The two have different jobs.

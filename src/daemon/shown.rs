@@ -61,7 +61,7 @@ impl Showing {
 /// The channels on which the daemon publishes its state.
 pub struct Shown {
     pub status: watch::Sender<Arc<Status>>,
-    /// The last status while the node led: what it knew then is known to nobody else once the ledger cannot be read.
+    /// The last status while the node led: once the ledger cannot be read, nobody else knows what it knew then.
     pub led: watch::Sender<Option<Arc<Status>>>,
     /// When the lease ends; absent while the node keeps none. It changes often, and alone: with it in the status, each
     /// renewal would copy the status for as long as a reader holds it.

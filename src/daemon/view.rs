@@ -317,8 +317,8 @@ impl View {
             return format!("draining, {} left", counted(engine.own_runs(), "run"));
         }
         let role = match (self.is_kept_out(), engine.own_runs()) {
-            (true, 0) => "drained: it leads no more".to_owned(),
-            (true, runs) => format!("drained: it leads no more; {} left", counted(runs, "run")),
+            (true, 0) => "drained: does not lead".to_owned(),
+            (true, runs) => format!("drained: does not lead; {} left", counted(runs, "run")),
             (false, _) => self.role_in_words(engine),
         };
         if self.file.valid {
@@ -337,7 +337,7 @@ impl View {
             }
             (None, _, Some(awaiting)) => format!("waiting for {awaiting}"),
             (None, Some(leader), None) if self.never_leads => format!("never leads, the leader is {leader}"),
-            (None, None, None) if self.never_leads => "never leads, and nobody else does now".to_owned(),
+            (None, None, None) if self.never_leads => "never leads, and no other node leads now".to_owned(),
             (None, Some(leader), None) => format!("following, the leader is {leader}"),
             (None, None, None) => "following, the first entry of the queue is not cronkeeper's".to_owned(),
         }

@@ -11,7 +11,7 @@ use cronkeeper_core::job::{JobName, JobSet};
 use cronkeeper_core::run::{Outcome, RunEnd};
 use cronkeeper_core::term::NodeName;
 
-/// Most nodes of which the placed attempts are counted. There are as many series.
+/// The most nodes whose placed attempts are counted. There are as many series.
 const MOST_NODES: usize = 1_000;
 /// Seconds from when a run is due to its start: milliseconds if all is well, minutes after a failover.
 const LATENESS: &[f64] =
@@ -136,7 +136,7 @@ impl Counts {
         let Some(job) = self.job(&end.run.job, jobs) else { return };
         *job.outcomes.entry(end.outcome.as_str()).or_default() += 1;
         if end.outcome == Outcome::Success {
-            // Not the latest: by a clock that was ahead, that is none.
+            // Not the latest: with a clock that was ahead, that would be wrong.
             job.last_success = Some(end.ended_at);
         }
     }

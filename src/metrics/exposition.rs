@@ -131,7 +131,7 @@ impl Scrape {
         let help = "1 if a failover of the coordination service may lose what it has acknowledged, else 0";
         families.one("coordination_may_rewind", help, may_rewind)?;
         let skew = self.status.clock_skew_ms;
-        let help = "How far the node's clock is at least ahead of the coordination service's";
+        let help = "By how much, at least, the node's clock is ahead of the coordination service's";
         #[expect(clippy::cast_precision_loss, reason = "a skew beyond 2^53 ms is as bad as any")]
         families.one("clock_skew_seconds", help, skew.map(|skew| skew as f64 / 1_000.0))
     }
@@ -220,7 +220,7 @@ impl Scrape {
         families.labelled("running", "The node's runs that have a process", "job", self.in_flight(own))?;
         // Only the leader knows who is cut off.
         let cut_off = |run: &RunStatus| run.state == RunState::CutOff && self.leads();
-        let help = "Runs that may go on at a node that is cut off";
+        let help = "Runs that may still be running on a node that is cut off";
         families.labelled("cut_off", help, "job", self.in_flight(cut_off))?;
         let help = "When a run of the job last succeeded, in seconds since 1970";
         families.labelled("last_success_timestamp_seconds", help, "job", self.last_successes())?;
@@ -243,7 +243,7 @@ impl Scrape {
         counts
     }
 
-    /// The alarms that stand, on the leader alone: it raises and ends them.
+    /// The active alarms, only on the leader, which raises and ends them.
     fn alarms(&self) -> impl Iterator<Item = (&str, &'static str, f64)> {
         let standing = |job: &JobStatus, alarm: Alarm| job.alarms.iter().any(|standing| standing.alarm == alarm);
         let jobs = self.status.jobs.iter().filter(|_| self.leads());
@@ -253,7 +253,7 @@ impl Scrape {
     }
 
     fn last_successes(&self) -> BTreeMap<&str, f64> {
-        // Of a clock that was ahead. A run may have ended just after the status was published.
+        // It comes from a clock that was ahead. A run may have ended just after the status was published.
         let latest = later(self.status.at, Duration::from_secs(1));
         let is_past = |at: &Timestamp| *at <= latest;
         let read = |name: &JobName| self.successes.get(name).copied().filter(is_past);

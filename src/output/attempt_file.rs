@@ -1,4 +1,4 @@
-//! The files of live attempts, of which a bounded number is open.
+//! The files of live attempts. A bounded number of them is open.
 
 use std::collections::BTreeMap;
 use std::fs::File;

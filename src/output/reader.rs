@@ -1,6 +1,6 @@
 //! Reads kept output in pages, for the API.
 //!
-//! A reader names the attempt and an offset into what it wrote, so it can go on where it was, also after this daemon
+//! A reader names the attempt and an offset into what it wrote, so it can continue where it was, even after this daemon
 //! has been restarted. A page is bounded, and so is the work for one, and the number of pages that are read at a time.
 
 use std::fs::File;
@@ -49,7 +49,7 @@ struct Shared {
 pub struct Wanted {
     /// Those from this instant on.
     pub since: Option<Timestamp>,
-    /// Those in about so many bytes at the end of what is kept.
+    /// Those in about this many bytes at the end of what is kept.
     pub last: Option<u64>,
 }
 
@@ -121,7 +121,8 @@ impl Reader {
         read: impl FnOnce(&Layout) -> io::Result<T> + Send + 'static,
     ) -> io::Result<T> {
         self.catch_up(sent).await;
-        // The semaphore is never closed. The permit is the read's, which goes on when nobody waits for it any more.
+        // The semaphore is never closed. The permit belongs to the read, which continues when nobody waits for it any
+        // more.
         let permit = Arc::clone(&self.0.permits).acquire_owned().await;
         let shared = Arc::clone(&self.0);
         let read = move || {

@@ -14,7 +14,7 @@ use super::layout::{OutputKey, entries, folders};
 
 /// Most files that one pass over the directories remembers and removes, besides those that are too old.
 const REMEMBERED: usize = 2_000;
-/// Disk space that a file takes at least, and in multiples of which it grows.
+/// The least disk space that a file takes; it grows in multiples of this.
 pub(super) const BLOCK: u64 = 4 << 10;
 
 /// What the files of ended attempts take.

@@ -58,7 +58,7 @@ impl Status {
         self.put_candidates(queue);
         let is_missing = |member: &&Member| self.missing.iter().any(|missing| missing.node == member.node);
         self.members = queue.members.iter().filter(|member| !is_missing(member)).cloned().collect();
-        // Of itself the node knows more.
+        // The node knows more about itself.
         let own = std::mem::replace(&mut self.drained, queue.drained.clone());
         self.drained.remove(&self.node);
         self.drained.extend(own);
@@ -207,7 +207,7 @@ impl Status {
         }
     }
 
-    /// Computes the next occurrences anew where they have passed since the status was published.
+    /// Computes the next occurrences again if they have passed since the status was published.
     pub fn put_next(&mut self, jobs: &JobSet) {
         let now = self.at;
         for status in self.jobs.iter_mut().filter(|status| status.next.is_some_and(|next| next <= now)) {
@@ -223,7 +223,7 @@ impl Status {
         }
     }
 
-    /// Computes the next occurrences of jobs of which nothing is due before their marks.
+    /// Computes the next occurrences of jobs that are not due before their marks.
     pub fn put_next_after(&mut self, ahead: &BTreeMap<JobName, MarkAhead>, jobs: &JobSet) {
         let mut ahead = InOrder::of(ahead);
         for status in self.jobs.iter_mut().filter(|status| status.next.is_some()) {
@@ -293,7 +293,7 @@ impl Status {
         }
     }
 
-    /// Sets the alarms that stand.
+    /// Sets the active alarms.
     pub fn put_alarms(&mut self, alarms: &BTreeMap<JobName, Vec<AlarmStatus>>) {
         let mut alarms = InOrder::of(alarms);
         for job in &mut self.jobs {

@@ -38,7 +38,7 @@ pub struct JobStatus {
     pub next: Option<Timestamp>,
     /// The job's runs in flight.
     pub running: Vec<RunId>,
-    /// The runs in flight that are cut off: their node is gone, and nobody knows whether they go on.
+    /// The runs in flight that are cut off: their node is gone, and it is not known whether they are still running.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub cut_off: Vec<RunId>,
     /// Upstreams whose results are missing while those of other upstreams have arrived.
@@ -59,7 +59,7 @@ pub struct JobStatus {
     /// Who paused the job, when and why; absent while it is not paused.
     #[serde(default)]
     pub paused: Option<Box<Pause>>,
-    /// The alarms that stand.
+    /// The active alarms.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub alarms: Vec<AlarmStatus>,
 }
@@ -147,7 +147,7 @@ impl LastRun {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct SharesStatus {
-    /// The newest occurrence of which a share has ended.
+    /// The newest occurrence with a share that has ended.
     pub run: RunId,
     /// The nodes whose newest share succeeded.
     pub ok: BTreeSet<NodeName>,
@@ -267,7 +267,7 @@ pub struct RunStatus {
     pub state: RunState,
     /// When the next attempt begins, while the run waits for it.
     pub retry_at: Option<Timestamp>,
-    /// Until when the run may go on while its node is cut off; absent if there is no limit.
+    /// Until when the run may continue while its node is cut off; absent if there is no limit.
     #[serde(default)]
     pub keep_until: Option<Timestamp>,
     /// How the run ended, if it has ended and the ledger has not recorded that yet.

@@ -21,7 +21,8 @@ pub struct NodeStatus {
     pub labels: Labels,
     /// Its share of what is spread over nodes; 0: none.
     pub weight: u32,
-    /// Runs that have a process there, or are about to get one; of a node that is gone, those that may go on there.
+    /// Runs that have a process there, or are about to get one; of a node that is gone, those that may still be running
+    /// there.
     pub running: usize,
     /// Runs that are placed there and that it has not accepted yet.
     pub placed: usize,
@@ -113,7 +114,7 @@ impl Status {
         self.places.iter().map(|(node, place)| self.node_status(node, place, leader, load(node))).collect()
     }
 
-    /// All nodes of which this node knows.
+    /// All nodes that this node knows.
     pub fn known_nodes(&self) -> BTreeSet<NodeName> {
         let members = self.members.iter().map(|member| &member.node);
         let missing = self.missing.iter().map(|missing| &missing.node);
@@ -187,8 +188,8 @@ impl NodeStatus {
         let drained = self.drained.then(|| "drained".to_owned());
         let never_leads = self.never_leads.then(|| "never leads".to_owned());
         let draining = self.draining.then(|| "shutting down".to_owned());
-        let suspect = self.suspect.then(|| "accepts nothing in time".to_owned());
-        let other = (self.same_jobs == Some(false)).then(|| "another jobs file".to_owned());
+        let suspect = self.suspect.then(|| "does not accept in time".to_owned());
+        let other = (self.same_jobs == Some(false)).then(|| "different jobs file".to_owned());
         let most = NodeName::LONGEST_WITH_SHARES;
         let long_name = (!self.node.may_have_shares())
             .then(|| format!("no jobs with `run_on: every`: its name has more than {most} characters"));
@@ -237,7 +238,7 @@ mod tests {
         assert_eq!(status.awaited_node(&later), None, "it waits for its time");
         assert_eq!(
             status.awaited_node(&share("host-b", RunState::Queued)).as_deref(),
-            Some("host-b: drained, another jobs file")
+            Some("host-b: drained, different jobs file")
         );
         assert_eq!(status.awaited_node(&share("host-a", RunState::Queued)), None, "it waits for something else");
 
@@ -267,7 +268,7 @@ mod tests {
             [(1, 0, true, false, Some(true)), (0, 1, true, true, Some(false)), (0, 0, false, false, None),]
         );
         let notes: Vec<_> = nodes.iter().map(|node| node.notes(|at| format!("away since {at}"))).collect();
-        assert_eq!(notes, ["accepts nothing in time", "drained, another jobs file", "away"]);
+        assert_eq!(notes, ["does not accept in time", "drained, different jobs file", "away"]);
         let long_name = NodeStatus { node: NodeName::new("n".repeat(65)), suspect: false, ..nodes[0].clone() };
         let note = "no jobs with `run_on: every`: its name has more than 64 characters";
         assert_eq!(long_name.notes(|at| at.to_string()), note);

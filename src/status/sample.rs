@@ -46,7 +46,7 @@ pub(crate) fn queue() -> Queue {
     }
 }
 
-/// Three places, of which one is away.
+/// Three places; one of them is away.
 pub(crate) fn places() -> BTreeMap<NodeName, Place> {
     let place = |labels: &[&str], weight| Place {
         v: 1,

@@ -147,7 +147,7 @@ fn make(path: &Path) -> io::Result<()> {
 fn limit(path: &Path, wanted: &process::Cgroup) -> io::Result<()> {
     if let Some(bytes) = wanted.memory {
         fs::write(path.join("memory.max"), bytes.to_string())?;
-        // Kills the whole run: otherwise a part of it would be missing and the rest would go on regardless.
+        // Kills the whole run: otherwise a part of it would be missing and the rest would continue regardless.
         fs::write(path.join("memory.oom.group"), "1")?;
     }
     match wanted.processes {

@@ -162,7 +162,7 @@ impl Vault {
             Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => return,
             read => read.is_ok_and(|bytes| bytes > 0),
         };
-        // Before it is closed: a child between fork and exec has a copy, and epoll would go on reporting that one.
+        // Before it is closed: a child between fork and exec has a copy, and epoll would continue to report that one.
         let _ = epoll::delete(&self.epoll, &kept.line);
         if is_withdrawn {
             self.kept.remove(&deposit);

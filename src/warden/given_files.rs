@@ -1,7 +1,7 @@
 //! What a job is given from files, read in the forked child.
 //!
 //! The child reads them because a disk or a file server may hang: then only this start hangs. It does so before it
-//! changes its user and sets its limits, neither of which is about the files. A start without files costs nothing here.
+//! changes its user and sets its limits, which do not concern the files. A start without files costs nothing here.
 //!
 //! A run needs all of its files. A hook does without those that cannot be used: else what fails a run would silence the
 //! hook that tells of it.

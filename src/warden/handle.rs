@@ -152,8 +152,8 @@ impl Warden {
         self.custody.clone()
     }
 
-    /// Registers the warden's sockets with the running runtime, and lets the warden go on. If this process dies, it leaves
-    /// in `left` which programs have begun.
+    /// Registers the warden's sockets with the running runtime, and lets the warden continue. If this process dies, it
+    /// leaves in `left` which programs have begun.
     ///
     /// # Errors
     /// If the runtime accepts no more sockets, or the warden is gone.

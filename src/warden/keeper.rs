@@ -319,7 +319,7 @@ impl Keeper {
         }
         self.trees.insert(tree_id, tree);
         if watched.is_err() {
-            // Without its pipes it must not go on. If there is no memory for three more epoll entries, there is none
+            // Without its pipes it must not continue. If there is no memory for three more epoll entries, there is none
             // for a job.
             self.trees.set_killing(tree_id);
         }

@@ -269,7 +269,7 @@ impl Tail {
         }
     }
 
-    /// Takes so many bytes off the oldest turns.
+    /// Takes this many bytes off the oldest turns.
     fn forget(&mut self, mut excess: usize) {
         while excess > 0
             && let Some((_, length)) = self.turns.front_mut()

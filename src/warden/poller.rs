@@ -131,8 +131,8 @@ impl Poller {
 
     /// Stops watching a status pipe.
     ///
-    /// Call it before closing the pipe: a child between fork and exec still has a copy, and epoll would go on reporting
-    /// that one.
+    /// Call it before closing the pipe: a child between fork and exec still has a copy, and epoll would continue to
+    /// report that one.
     pub(super) fn unwatch_status(&self, pipe: impl AsFd) {
         let _ = epoll::delete(&self.all, pipe);
     }

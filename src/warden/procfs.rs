@@ -34,7 +34,7 @@ const LONGEST_ENVIRONMENT: u64 = 256 << 10;
 /// Read limit for /proc/PID/cgroup: a path has at most 4096 bytes, and there are about a dozen v1 hierarchies.
 const LONGEST_CGROUPS: u64 = 64 << 10;
 
-/// Read limit for /proc/PID/status: the user comes before the groups, of which there can be thousands.
+/// Read limit for /proc/PID/status: the user comes before the groups, and there can be thousands of groups.
 const LONGEST_STATUS: u64 = 1 << 10;
 
 /// Pid and start time, which identify a process for good.

@@ -54,8 +54,8 @@ impl Keeper {
         self.reap_at = None;
         self.trees.living().into_iter().for_each(|tree_id| self.check_exit(tree_id));
         self.must_reap = false;
-        // /proc may be unreadable for a while if the whole system is out of memory or files. The warden goes on: ending
-        // now would help nobody.
+        // /proc may be unreadable for a while if the whole system is out of memory or files. The warden continues:
+        // ending now would help nobody.
         let is_settled = self.adopt().unwrap_or_else(|_| {
             self.has_no_orphans = false;
             self.recheck_soon();

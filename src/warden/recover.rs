@@ -176,7 +176,8 @@ impl<'a> Search<'a> {
         loop {
             let leftovers = self.freeze()?;
             if leftovers.is_empty() {
-                // Processes that may be left of a run count as survivors: the run must not be repeated beside them.
+                // Processes that may be left of a run count as survivors: the run must not be repeated while they
+                // exist.
                 return Ok(self.unread);
             }
             let dying: Vec<OwnedFd> = leftovers.values().filter_map(|(process, _)| kill(process)).collect();
@@ -380,7 +381,7 @@ mod tests {
     use super::*;
     use cronkeeper_core::run::Traces;
 
-    /// A process that a slow host leaves no time to read: its run must not be repeated beside it.
+    /// A process that a slow host leaves no time to read: its run must not be repeated while it exists.
     #[test]
     fn a_process_that_could_not_be_read_in_time_may_be_left() {
         let since = uptime();

@@ -138,7 +138,7 @@ impl Tree {
         (counted > 0).then_some(counted)
     }
 
-    /// Records that so many of these bytes were read; 0: there are no more.
+    /// Records that this many of these bytes were read; 0: nothing is left.
     pub(super) fn drained(&mut self, stream: Stream, bytes: usize) {
         let left = &mut self.left[stream as usize];
         *left = if bytes == 0 { Some(0) } else { left.map(|left| left.saturating_sub(bytes)) };

@@ -16,7 +16,7 @@ fn read(path: &Path) -> String {
     fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// The files that a patch changes, each with what must stand in it, hunk by hunk.
+/// The files that a patch changes, each with the lines that it must contain, hunk by hunk.
 fn hunks(patch: &str) -> Vec<(&str, String)> {
     let mut hunks: Vec<(&str, String)> = Vec::new();
     let mut file = "";
@@ -76,7 +76,7 @@ fn every_deliberate_bug_says_what_it_is_and_which_test_finds_it() {
         };
         let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(path.replace("::", "/") + ".rs");
         let text = read(&file);
-        // The attribute, which makes it a test, stands right above it.
+        // The attribute, which makes it a test, is right above it.
         let heads = ["test]\nfn", "test]\n    fn", "test]\nasync fn", "test(start_paused = true)]\nasync fn"];
         let heads = heads.map(|head| format!("{head} {function}("));
         let body = heads.iter().find_map(|head| text.split_once(head)).map(|(_, body)| body);

@@ -14,7 +14,7 @@ use crate::support::{LONG, until};
 mod screenshots;
 
 const TOKEN: &str = "0123456789abcdef0123456789abcdef";
-/// What a job prints, and what stands in the jobs file. Where it became part of the page, it would set a mark.
+/// What a job prints, and what is in the jobs file. Where it became part of the page, it would set a mark.
 const ATTACK: &str = "<img src=x onerror=window.attacked=1><script>window.attacked=1</script>";
 
 /// An unused address of this host: all addresses in 127.0.0.0/8 belong to it.
@@ -72,9 +72,8 @@ fn an_open_page_says_so_when_its_node_does_not_answer_any_more() {
     assert_eq!(is_grey(), json!(false));
     // Its connections stay open, and nothing comes over them.
     a.stop();
-    let says_so = |text: &str| {
-        text.starts_with(&format!("{} does not answer. What is below is how things were at ", spec.name()))
-    };
+    let says_so =
+        |text: &str| text.starts_with(&format!("{} does not answer. This page shows how things were at ", spec.name()));
     browser.await_text("#stale", says_so);
     assert_eq!(is_grey(), json!(true));
     a.cont();

@@ -88,7 +88,7 @@ fn yaml_blocks() -> Vec<&'static str> {
     rest.map(|rest| rest.split("```").next().expect("a split has a first part")).collect()
 }
 
-/// The indented lines and what stands between backticks, without comments and where the output goes.
+/// The indented lines and the text between backticks, without comments and redirections.
 fn commands() -> impl Iterator<Item = &'static str> {
     let lines = || texts().flat_map(str::lines);
     let indented = lines().filter(|line| line.starts_with("    ")).map(str::trim);
@@ -165,7 +165,7 @@ fn the_files_in_the_texts_are_there() {
 fn the_settings_in_the_texts_and_in_the_environment_file_exist() {
     for text in texts().chain(COMPOSE).chain(MANIFESTS).chain([CONTRIBUTING, ENVIRONMENT, CONTAINERFILE]) {
         let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
-        // `CRONKEEPER_` alone stands for all of them.
+        // `CRONKEEPER_` alone means all of them.
         let names = words.filter(|word| word.starts_with("CRONKEEPER_") && *word != "CRONKEEPER_");
         // An option of the tests is no setting of the program's.
         let names = names.filter(|name| !TESTS.iter().any(|text| text.contains(name)));

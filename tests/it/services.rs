@@ -228,14 +228,14 @@ fn locks_latches_and_barriers_are_in_the_service(place: &Place) {
 }
 
 fn a_holder_that_is_asked_to_release_is_told(place: &Place) {
-    let revoke = ["lock", "--revoke", "/locks/told"];
+    let revoke = ["lock", "--revoke", "/locks/asked"];
     let (code, out, err) = place.try_to_call(&revoke);
     assert_eq!(code, Some(1), "nobody holds it: {out}{err}");
-    let holder = place.begin(&["lock", "--on-revoke", "TERM", "/locks/told", "--", "sleep", "600"]);
-    until("it is held", || place.call(&["locks", "--json"]).contains("/locks/told"));
+    let holder = place.begin(&["lock", "--on-revoke", "TERM", "/locks/asked", "--", "sleep", "600"]);
+    until("it is held", || place.call(&["locks", "--json"]).contains("/locks/asked"));
     place.call(&revoke);
     let ended = holder.wait_exit(LONG).and_then(|status| status.code());
-    assert_eq!(ended, Some(128 + 15), "its command is told");
+    assert_eq!(ended, Some(128 + 15), "its command gets the signal");
 }
 
 fn check_says_that_a_node_could_use_it(place: &Place) {

@@ -196,7 +196,7 @@ fn drain(reason: &str) -> Drain {
     Drain { by: "alice".into(), at: Timestamp::UNIX_EPOCH, reason: Some(reason.into()) }
 }
 
-/// Waits until a node was told this.
+/// Waits until a node has received this.
 async fn wanted<T>(node: &mut Node, mut wanted: impl FnMut(&NodeControl) -> Option<T>) -> T {
     node.election("what is wanted", |event| match event {
         Event::Wanted(control) => wanted(control),

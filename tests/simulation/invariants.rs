@@ -2,7 +2,7 @@
 //! breaks.
 
 mod a_stalled_loop_leads_no_more;
-mod alarms_are_told_once;
+mod alarms_are_reported_once;
 mod answers_are_true;
 mod attempts_are_accounted_for;
 mod chains_go_on;
@@ -91,7 +91,7 @@ fn besides_lasts(nodes: usize, timeout: Duration, successors: Successors, on_sto
         Box::<parameters_stay_with_the_run::ParametersStayWithTheRun>::default(),
         Box::<no_program_begins_early::NoProgramBeginsEarly>::default(),
         Box::new(events_keep_their_order::EventsKeepTheirOrder),
-        Box::<alarms_are_told_once::AlarmsAreToldOnce>::default(),
+        Box::<alarms_are_reported_once::AlarmsAreReportedOnce>::default(),
         Box::<hooks_follow_what_is_written::HooksFollowWhatIsWritten>::default(),
         Box::<chains_go_on::ChainsGoOn>::default(),
         Box::new(a_stalled_loop_leads_no_more::AStalledLoopLeadsNoMore::new(nodes, timeout, on_store)),

@@ -38,8 +38,8 @@ pub struct History {
     /// How many more nodes are missing than are named.
     #[serde(default, skip_serializing_if = "is_default")]
     pub missing_more: usize,
-    /// Of what ended before this, the archives of the nodes that are missing may have records that no other place has.
-    /// Absent: nothing that the request wants is missing.
+    /// The archives of the missing nodes may have records from before this that no other place has. Absent: nothing
+    /// that the request wants is missing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub incomplete_before: Option<Timestamp>,
     /// Why this node's archive could not be read.

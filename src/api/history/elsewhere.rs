@@ -170,7 +170,7 @@ fn part(answer: History, filter: &Filter, node: &NodeName) -> Result<(Vec<Histor
     if let (Some(to), Some(before)) = (&covered_to, &filter.before)
         && to >= before
     {
-        return Err(format!("{node} searched its archive for too long"));
+        return Err(format!("{node} took too long to search its archive"));
     }
     answer.records.retain(|record| record.is_wanted(filter));
     Ok((answer.records, covered_to))
@@ -260,8 +260,8 @@ mod tests {
         assert_eq!(covered_to.map(|to| to.at), Some(31_000_000));
         let why = |answer| part(answer, &filter, &node).unwrap_err();
         assert!(
-            why(answer(&[], Some("90000000.run.a"))).contains("host-b searched"),
-            "else it would be asked for ever"
+            why(answer(&[], Some("90000000.run.a"))).contains("host-b took too long"),
+            "else it would be asked forever"
         );
         assert!(why(answer(&[], Some("nonsense"))).contains("the answer of host-b is garbled"));
         let broken = History { archive_error: Some("disk".to_owned()), ..answer(&[40], None) };

@@ -30,7 +30,7 @@ pub enum SecretError {
     #[error("{}: {} {fault}", file.option, file.path.display())]
     Pem { file: OptionFile, fault: PemFault },
     /// The TLS library rejects a certificate, key or authority.
-    #[error("{}: {} cannot be used for TLS: {why}; put the right file there", file.option, file.path.display())]
+    #[error("{}: {} cannot be used for TLS: {why}; replace it with the right file", file.option, file.path.display())]
     Unusable {
         file: OptionFile,
         /// The TLS library's message.

@@ -27,7 +27,7 @@ const REPLAN: Duration = Duration::from_secs(1);
 const PACE: Duration = Duration::from_millis(100);
 /// Pause before the ledger is asked again about a run that has no attempt to read from.
 const PAUSE: Duration = Duration::from_millis(500);
-/// Most nodes that are asked for a run of which the ledger knows nothing any more.
+/// The most nodes that are asked for a run that the ledger does not know any more.
 const MOST_ASKED: usize = 32;
 /// Most attempts of one run that another node can name: the last of them count.
 const MOST_LISTED: usize = 32;
@@ -141,8 +141,8 @@ impl Gatherer<'_> {
         Ok((Plan { attempts, is_over: true, unread: Some(refused.error), ..Plan::default() }, Vec::new()))
     }
 
-    /// Asks all nodes for a run of which the ledger has no record any more: for its output, and for its record, which has
-    /// the end of the output also if the output itself was removed.
+    /// Asks all nodes for a run that the ledger has no record of any more: for its output, and for its record, which
+    /// has the end of the output also if the output itself was removed.
     async fn search(&self) -> Result<Planned, RefusedRequest> {
         let (listed, record) = futures_util::join!(self.listed(), self.archived());
         let (attempts, missing) = listed?;
@@ -241,7 +241,7 @@ impl Gatherer<'_> {
                             page.state = OutputState::More;
                             return page;
                         }
-                        // Whether the attempt goes on is not known. All that it has written is there.
+                        // It is not known whether the attempt continues. All that it has written is there.
                         PageEnd::Open if plan.unread.is_some() => {
                             is_being_written = true;
                             None
@@ -296,7 +296,7 @@ impl Gatherer<'_> {
     /// If an attempt is known to have written something that its node does not have any more, says so.
     fn not_kept(&self, plan: &Plan, attempt: u32, node: &NodeName) -> Option<Missing> {
         let wrote = plan.is_last(attempt) && !plan.tail.is_empty();
-        let why = format!("{node} does not keep it, or no longer: see `--output-retention`");
+        let why = format!("{node} did not keep it, or has removed it: see `--output-retention`");
         wrote.then(|| Missing { attempt: Some(attempt), node: node.clone(), why })
     }
 
@@ -321,7 +321,7 @@ impl Gatherer<'_> {
             wait.as_secs().min(2),
         );
         let page: OutputPage = self.state.peers()?.get(member, &path, wait).await?;
-        part_of(page, &self.run, from).map_err(|why| format!("{node} has answered with nonsense: {why}"))
+        part_of(page, &self.run, from).map_err(|why| format!("the answer of {node} is garbled: {why}"))
     }
 
     /// True if this node can read the output that this one keeps.

@@ -37,7 +37,7 @@ pub struct OutputPage {
     /// The attempts whose output this node keeps; only for `local=true`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub attempts: Vec<u32>,
-    /// The shares of a run on every node, each of which has output of its own.
+    /// The shares of a run on every node. Each has its own output.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub shares: BTreeSet<RunId>,
 }

@@ -48,7 +48,7 @@ impl Plan {
         }
     }
 
-    /// The plan for a run of which each node has its share.
+    /// The plan for a run that has a share on each node.
     fn shared(shares: BTreeSet<RunId>) -> Self {
         let each: Vec<String> = shares.iter().map(RunId::to_string).collect();
         let note = format!("each node has its own share of it: {}", each.join(", "));

@@ -144,7 +144,7 @@ fn sequence(text: &str) -> Option<Sequence<'_>> {
     }
 }
 
-/// The pieces of a line with one style each. `style` goes on from the line before.
+/// The pieces of a line with one style each. `style` continues from the previous line.
 fn pieces<'a>(style: &mut Style, line: &'a str) -> Vec<(Style, &'a str)> {
     let mut pieces = Vec::new();
     let (mut rest, mut from) = (line, 0);

@@ -54,7 +54,7 @@ fn entry(job: &JobStatus, status: &Status, recents: &Recents, clock: &Clock) -> 
                     " " span.fact.bad { (shown(why).unwrap_or("no node can run it")) }
                 }
                 @if let Some(why) = &job.error {
-                    " " span.fact.bad { (shown(why).unwrap_or("has a problem that its leader knows")) }
+                    " " span.fact.bad { (shown(why).unwrap_or("has a problem, which the leader's status names")) }
                 }
                 @for run in &job.cut_off { " " a.fact.bad href={ "/runs/" (run) } { "a run is cut off from its node" } }
                 @if !job.running.is_empty() && job.cut_off.is_empty() && status.unread.is_none() {

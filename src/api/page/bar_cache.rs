@@ -65,7 +65,7 @@ impl ApiState {
         // If another task reads, this request does not wait for it.
         if let Ok(turn) = Arc::clone(&cache.reading).try_lock_owned() {
             let (state, stale) = (Arc::clone(self), cache.stale(&wanted));
-            // It goes on when the time is over: a service that is slow is read all the same.
+            // It continues when the time is over: a slow service is read all the same.
             let reading = tokio::spawn(async move {
                 state.page.bars.read(&state.reads, stale).await;
                 drop(turn);
@@ -86,7 +86,7 @@ impl BarCache {
         wanted.into_iter().filter_map(recent).collect()
     }
 
-    /// The jobs of which a run has ended since they were read.
+    /// The jobs that had a run end since they were read.
     fn stale(&self, wanted: &Wanted) -> Vec<(JobName, RunId)> {
         let known = self.known();
         let is_stale = |(job, last): &(JobName, RunId)| known.get(job).is_none_or(|known| known.last != *last);

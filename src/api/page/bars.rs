@@ -109,7 +109,7 @@ fn ended(outcome: Outcome, count: usize) -> String {
     }
 }
 
-/// Most ends of which the last line is kept, and most characters of it.
+/// The most ends whose last line is kept, and the most characters of it.
 const MOST_LINES: usize = 3;
 const LONGEST_LINE: usize = 240;
 

@@ -1,4 +1,4 @@
-//! The nodes as a picture: who leads, who waits for whom, who is drained or missing. And what is wrong with them.
+//! The nodes as a picture: who leads, who waits behind which node, who is drained or missing, and what is wrong.
 
 use maud::{Markup, html};
 
@@ -12,7 +12,7 @@ use cronkeeper_core::suggest::counted;
 use cronkeeper_core::term::NodeName;
 
 /// Where to see what is left out.
-const HIDDEN: &str = "shown on the Unix socket, and to who has signed in";
+const HIDDEN: &str = "shown on the Unix socket, or after signing in";
 /// Most nodes to which leadership can be handed over by a button.
 const MOST_BUTTONS: usize = 10;
 
@@ -252,7 +252,7 @@ fn worded(status: &Status, clock: &Clock) -> Vec<String> {
         problems.push("Nobody leads and no job runs: every node is drained".to_owned());
     }
     if status.has_none_that_may_lead() {
-        problems.push("Nobody leads and nothing new is run: no node that may lead is alive".to_owned());
+        problems.push("Nobody leads and nothing new runs: no node that may lead is alive".to_owned());
     }
     if !status.ready {
         let awaited = status.awaiting.as_deref().unwrap_or("its turn to take part");
@@ -270,7 +270,7 @@ fn worded(status: &Status, clock: &Clock) -> Vec<String> {
     if !status.jobs_file.valid {
         let used = match status.jobs_file.last_good {
             true => format!("the node uses the last good jobs, of {}", clock.short(status.jobs_file.loaded_at)),
-            false => "the jobs loaded before stay in use".to_owned(),
+            false => "the previous jobs stay in use".to_owned(),
         };
         problems.push(format!("The jobs file was rejected; {used}"));
         problems.extend(each_shown(&status.jobs_file.errors, "error"));
@@ -288,13 +288,13 @@ fn each_shown(texts: &[String], what: &str) -> Vec<String> {
     }
 }
 
-/// That the ledger was not read, why, and what that means for the rest of the page.
+/// Says that the ledger was not read, why, and what that means for the rest of the page.
 fn unread(status: &Status, clock: &Clock) -> Option<String> {
     let why = status.unread.as_deref()?;
     let why = shown(why).map_or_else(|| format!("; the cause is {HIDDEN}"), |why| format!(": {why}"));
     let mut text = format!("The ledger was not read{why}");
     if let Some(read_at) = status.read_at {
-        text.push_str(&format!(". What is shown of it is what it held at {}", clock.short(read_at)));
+        text.push_str(&format!(". What you see of it is what it held at {}", clock.short(read_at)));
     }
     if !status.unknown.is_empty() {
         let parts: Vec<&str> = status.unknown.iter().map(|part| part.describe()).collect();

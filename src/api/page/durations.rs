@@ -28,7 +28,7 @@ fn runs(records: &[HistoryEntry]) -> impl DoubleEndedIterator<Item = &EndedRun> 
     })
 }
 
-/// The value below which so many percent are; by the nearest rank.
+/// The value below which this percentage lies; by the nearest rank.
 fn percentile(sorted: &[u64], percent: usize) -> Option<u64> {
     let rank = (sorted.len() * percent).div_ceil(100).max(1);
     sorted.get(rank - 1).copied()

@@ -213,7 +213,7 @@ pub(super) async fn zone(
             p { "Times on this page are in " strong { (visitor.zone.name()) } "." }
             form method="get" action="/zone" {
                 @if !name.trim().is_empty() {
-                    p #wrong.error role="alert" { "There is no time zone of this name. One is `Europe/Berlin`." }
+                    p #wrong.error role="alert" { "There is no time zone with this name. `Europe/Berlin` is one." }
                 }
                 p { label { "Another one " input #zone name="name" value=(name) maxlength="40" required
                     placeholder="Europe/Berlin" data-zone="" autocapitalize="off" spellcheck="false"; } }

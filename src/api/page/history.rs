@@ -58,7 +58,7 @@ impl Filter {
     /// The records that it selects.
     ///
     /// # Errors
-    /// If a text can be in no name, is no time, or an outcome is unknown.
+    /// If no name can contain a text, a text is not a time, or an outcome is unknown.
     pub fn records(&self, clock: &Clock) -> Result<Records, RefusedRequest> {
         let bad = |why: String| RefusedRequest::new(StatusCode::BAD_REQUEST, why);
         let jobs = match self.job.as_str() {
@@ -125,12 +125,12 @@ pub(super) fn page(filter: &Filter, found: &History, status: &Status, clock: &Cl
             }
             (table(found, false, clock))
             @if let Some(next) = &found.next { p { a.button href=(filter.link("before", next)) { "Older" } } }
-            @else if found.cut { p { "There are older ones: choose a shorter time." } }
+            @else if found.cut { p { "There are older records: choose a shorter time range." } }
         }
     }
 }
 
-/// Says of which archives alone the records are, while the ledger is not known.
+/// Says from which archives alone the records come, while the ledger is not known.
 fn of_archives(found: &History) -> &'static str {
     match (&found.ledger_error, &*found.nodes) {
         (None, _) => "",
@@ -155,7 +155,7 @@ pub(super) fn lacks(found: &History, clock: &Clock) -> Markup {
         }
         @if let Some(before) = found.gap().filter(|_| !found.missing.is_empty()) {
             div.warning {
-                p { "Of what ended before " (clock.short(before)) ", the records of these nodes may be missing:" }
+                p { "Records of these nodes from before " (clock.short(before)) " may be missing:" }
                 ul {
                     @for MissingNode { node, why } in &found.missing { li { (node) ": " (why) } }
                     @if found.missing_more > 0 { li { (found.missing_more) " more" } }

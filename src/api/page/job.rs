@@ -236,9 +236,9 @@ impl JobPage<'_> {
             section #coming data-live="" aria-labelledby="coming-title" {
                 h2 #coming-title { "Coming" }
                 @if self.status.role.leader_node.is_none() {
-                    p.unknown { "Nothing of this starts while no node leads." }
+                    p.unknown { "None of these start while no node leads." }
                 }
-                @if from.is_none() { p { "The job is paused: nothing comes until somebody resumes it." } }
+                @if from.is_none() { p { "The job is paused: it does not run until somebody resumes it." } }
                 @else if times.is_empty() { p { "It has no further occurrences." } } @else {
                     @if paused_until.is_some() { p.quiet { "After the end of the pause:" } }
                     ol.coming { @for at in times { (self.coming_row(job, at)) } }

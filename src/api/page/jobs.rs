@@ -97,9 +97,9 @@ fn how_to_add(status: &Status) -> Markup {
             pre tabindex="0" aria-label="An example of a jobs file" {
                 "jobs:\n  greeting:\n    schedule: \"*/5 * * * *\"\n    command: echo \"hello from $(hostname)\"\n"
             }
-            p { "Then " code { "cronkeeper check " (path) } " says whether it is right, and "
+            p { "Then " code { "cronkeeper check " (path) } " checks it, and "
                 code { "systemctl reload cronkeeper" } " loads it. "
-                code { "cronkeeper import" } " makes jobs of a crontab." }
+                code { "cronkeeper import" } " converts a crontab." }
         }
     }
 }
@@ -124,7 +124,7 @@ fn count(status: &Status, selection: &Selection, selected: &Selected<'_>) -> Opt
     }
     let found = format!("{} of {}", number(selected.matching), counted(status.jobs.len(), "job"));
     let doubt = match (selection.only == "failing", status.knows_who_fails(), status.unread.is_some()) {
-        (true, false, _) => "; of the others it is not known",
+        (true, false, _) => "; for the others it is not known",
         (true, true, true) => ", as it was when the ledger was last read",
         _ => "",
     };
@@ -193,7 +193,7 @@ pub(super) fn notes(job: &JobStatus, status: &Status) -> Markup {
             " " span.fact.bad { (shown(why).unwrap_or("no node can run it")) }
         }
         @if let Some(error) = &job.error {
-            " " span.fact.bad { (shown(error).unwrap_or("has a problem that its leader knows")) }
+            " " span.fact.bad { (shown(error).unwrap_or("has a problem, which the leader's status names")) }
         }
     }
 }
@@ -312,7 +312,7 @@ mod tests {
         let old = "0 of 3 jobs, as it was when the ledger was last read.";
         assert_eq!(counted(&status, &failing).as_deref(), Some(old));
         status.unknown = LedgerPart::ALL.to_vec();
-        assert_eq!(counted(&status, &failing).as_deref(), Some("0 of 3 jobs; of the others it is not known."));
+        assert_eq!(counted(&status, &failing).as_deref(), Some("0 of 3 jobs; for the others it is not known."));
     }
 
     #[test]

@@ -58,7 +58,7 @@ impl Frame<'_> {
                     (self.header())
                     // The script shows it, and greys the rest, when this node does not answer any more.
                     p #stale.problems role="alert" data-node=(self.node) hidden {}
-                    // The script counts the distances of times on from this moment.
+                    // The script updates relative times from this moment on.
                     main #main data-now=(self.clock.now.as_millisecond()) {
                         @if let Some(done) = self.done { p.done role="status" { (done) } }
                         (main)

@@ -83,7 +83,7 @@ pub(super) fn section(run: &RunId, known: &Known<'_>, newest: Option<&NewestOutp
                 (newest, Known::Ended(run)) => {
                     @if let Some(newest) = newest { (remarks(newest)) }
                     @match shown(&run.tail) {
-                        None => p.unknown { "Shown on the Unix socket, and to who has signed in." },
+                        None => p.unknown { "Shown on the Unix socket, or after signing in." },
                         Some("") => {
                             // A note says why there is nothing.
                             @if newest.is_none_or(|newest| newest.note.is_none()) { p.quiet { "It wrote nothing." } }
@@ -108,7 +108,7 @@ pub(super) fn section(run: &RunId, known: &Known<'_>, newest: Option<&NewestOutp
 fn lines(run: &RunId, newest: &NewestOutput) -> Markup {
     html! {
         @if newest.is_end_only {
-            p.quiet { "Only the end is shown here. " code { "cronkeeper logs " (run) } " begins at the beginning." }
+            p.quiet { "Only the end is shown here. " code { "cronkeeper logs " (run) } " starts at the beginning." }
         }
         (remarks(newest))
         @if newest.lines.is_empty() { p.quiet { "Nothing so far." } } @else { (scroller("Output", &coloured(newest))) }

@@ -36,10 +36,10 @@
     if (live.textContent !== text) live.textContent = text;
   };
 
-  // What is on the page is not how things are now.
+  // The page does not show how things are now.
   const outdated = (why) => {
     const at = new Date(shown + ahead).toISOString().slice(11, 19);
-    const text = `${why} What is below is how things were at ${at} UTC.`;
+    const text = `${why} This page shows how things were at ${at} UTC.`;
     if (stale.textContent !== text) stale.textContent = text;
     stale.hidden = false;
     main.classList.add("old");
@@ -95,7 +95,7 @@
     return seconds < 0 ? `${amount(-seconds)} ago` : "just now";
   };
 
-  // Counts on, unless the page is not how things are now: nobody knows then what comes nearer.
+  // Updates relative times, unless the page is outdated: then it is not known what comes nearer.
   const count = () => {
     if (document.hidden || !stale.hidden) return;
     const now = Math.floor((Date.now() + ahead) / 1000);
@@ -275,10 +275,10 @@
   const listen = () => {
     events = new EventSource("/v1/events");
     events.addEventListener("status", (event) => {
-      const told = JSON.parse(event.data);
+      const news = JSON.parse(event.data);
       // Who leads is shown without delay.
-      if (told.leader !== leader || told.state !== state) last = 0;
-      ({ leader, state } = told);
+      if (news.leader !== leader || news.state !== state) last = 0;
+      ({ leader, state } = news);
       heard = Date.now();
       soon();
     });

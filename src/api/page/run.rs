@@ -89,7 +89,7 @@ impl RunPage<'_> {
                 }
                 Known::Not => p { "It is not in flight, and the history has no record of it (any more)." },
                 Known::Unread => p.unknown {
-                    "Whether it is in flight is not known; the history has no record of it (any more)."
+                    "It is not known whether it is in flight; the history has no record of it (any more)."
                 },
             }
             p.quiet { code { (self.run) } }
@@ -109,7 +109,7 @@ impl RunPage<'_> {
                     div.wide { dt { "Waits for" } dd { (self.awaited(others)) } }
                 }
                 @if let Some(until) = run.keep_until.filter(|_| run.state == RunState::CutOff) {
-                    (fact("May go on until", &html! { (clock.short(until)) }))
+                    (fact("May continue until", &html! { (clock.short(until)) }))
                 }
                 @if let Some(by) = run.triggered_by.as_deref().and_then(shown) {
                     (fact("Triggered by", &html! { (by) }))

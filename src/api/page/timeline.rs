@@ -18,7 +18,7 @@ const PARTS: i32 = 100;
 const STEPS: i64 = 120;
 const SHORTEST: SignedDuration = SignedDuration::from_hours(1);
 const LONGEST: SignedDuration = SignedDuration::from_hours(24);
-/// The width of the picture, of which the past has a tenth.
+/// The width of the picture; a tenth of it shows the past.
 const WIDTH: i64 = 1_000;
 const NOW: i64 = 100;
 
@@ -83,7 +83,7 @@ impl Timeline {
                 @if self.has_jobs {
                     h2 #timeline-title { "Coming" }
                     @if !self.has_leader && !self.lanes.is_empty() {
-                        p.unknown { "Nothing of this starts while no node leads." }
+                        p.unknown { "None of these start while no node leads." }
                     }
                     @if self.lanes.is_empty() { p.quiet { "Nothing is due in the next " (self.hours()) "." } }
                     @else {

@@ -16,7 +16,7 @@ pub(super) struct Zone {
 }
 
 impl Zone {
-    /// The zone of who has chosen none.
+    /// The zone of a visitor who has chosen none.
     pub fn utc() -> Self {
         Self { name: "UTC".to_owned(), rules: TimeZone::UTC }
     }
@@ -62,7 +62,7 @@ impl Clock {
         self.time(at, Some("due"), due(at, self.now))
     }
 
-    /// For how long something goes on that began then: `12 s`.
+    /// How long something that began then has lasted: `12 s`.
     pub fn since(&self, at: Timestamp) -> Markup {
         self.time(at, Some("since"), amount(self.now.as_second() - at.as_second()))
     }

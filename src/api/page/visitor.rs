@@ -142,7 +142,7 @@ impl Visitor {
     /// The name of a visitor who sends a form with this key, for records and log.
     pub async fn operator(&self, state: &ApiState, form_key: &str) -> Result<String, RefusedRequest> {
         if !state.page.keys.is_right(self.session(), form_key) {
-            let error = "this form is of a page that is no longer valid: load the page again";
+            let error = "this form comes from a page that is no longer valid: load the page again";
             return Err(RefusedRequest::new(StatusCode::FORBIDDEN, error));
         }
         state.operator_name(self.caller, self.grant.as_ref()).await

@@ -178,14 +178,14 @@ async fn nodes_that_do_not_answer_are_named_and_the_answer_says_where_gaps_begin
     let missing: Vec<_> =
         answer["missing"].as_array().unwrap().iter().map(|missing| missing["why"].as_str().unwrap()).collect();
     let words = [
-        "listens nowhere",
+        "does not listen on TCP",
         "cannot be reached at 127.0.0.1:1",
         "another version of cronkeeper",
         "does not answer in time",
     ];
     assert!(missing.len() == 4 && missing.iter().zip(words).all(|(why, words)| why.contains(words)), "{missing:?}");
     let (_, page) = two.asked.get_text("/history", "").await;
-    for text in ["02:39:00 only what host-a and host-b ran themselves", "host-c: host-c listens nowhere"] {
+    for text in ["02:39:00 only what host-a and host-b ran themselves", "host-c: host-c does not listen on TCP"] {
         assert!(page.contains(text), "{text}: {page}");
     }
 }

@@ -42,7 +42,7 @@ async fn a_request_is_written_with_the_callers_name() {
     let (code, refusal) = daemon.post("/v1/jobs/nightly-backup/recount", "{}").await;
     let error = refusal["error"].as_str().unwrap_or_default();
     assert!(
-        code == 409 && error.starts_with("nightly-backup is not recounted: it is counted as it should be"),
+        code == 409 && error.starts_with("nightly-backup is not recounted: it already counts correctly"),
         "{error}"
     );
     assert_eq!(daemon.requests(), [format!("recount load {by}"), format!("recount nightly-backup {by}")]);
@@ -95,7 +95,7 @@ async fn an_invalid_request_is_refused_and_a_large_one_is_not_read() {
     assert_eq!(daemon.post("/v1/jobs/load/pause", &long).await.0, 400);
     let large = format!(r#"{{"reason":"{}"}}"#, "x".repeat(1 << 20));
     let (code, refused) = daemon.post("/v1/jobs/load/pause", &large).await;
-    assert_eq!((code, &refused["error"]), (413, &"the request is longer than the 64 KiB that one may be".into()));
+    assert_eq!((code, &refused["error"]), (413, &"the request is longer than 64 KiB".into()));
     assert_eq!(daemon.post("/v1/jobs/load/recount", r#"{"force":true}"#).await.0, 400);
     assert_eq!(daemon.get("/v1/jobs/load/pause").await.0, 405);
     assert!(daemon.requests().is_empty());
@@ -175,7 +175,7 @@ async fn a_trigger_names_nodes_on_which_its_job_may_run() {
 
     let unfit = "job `load` does not run on node `host-b`, only on nodes with gpu; its labels: none";
     let on_leader = "job `nightly-backup` runs on the leader, so no other node can be named; \
-                     `cronkeeper exec nightly-backup` runs it on the host where it is called";
+                     `cronkeeper exec nightly-backup` runs it on the host where you call it";
     for (job, on, error) in [("load", "host-b", unfit), ("nightly-backup", "host-a", on_leader)] {
         assert_eq!(asked(job, &[on]).await, (400, error.to_owned()));
     }
@@ -298,7 +298,7 @@ async fn a_node_is_drained_with_who_asked_and_a_mistyped_one_is_refused() {
 async fn a_node_that_is_gone_is_forgotten_and_one_that_is_alive_or_unknown_is_not() {
     let daemon = Daemon::start(Behaviour::Well).await;
     let (code, refused) = daemon.post("/v1/nodes/host-a/forget", "").await;
-    let error = "host-a is alive, and would be back at once: stop its daemon first; if that is dead, its session ends \
+    let error = "host-a is alive, and would come back at once: stop its daemon first; if its daemon is dead, its session ends \
                  within the session timeout";
     assert_eq!((code, &refused["error"]), (409, &error.into()));
     let (code, refused) = daemon.post("/v1/nodes/nowhere/forget", "").await;

@@ -54,7 +54,7 @@ impl<'a> Pages<'a> {
         page.records.truncate(self.left);
         self.left -= page.records.len();
         let next = page.next.as_deref().and_then(|next| Position::parse(next).ok());
-        // A daemon that repeats itself would be asked for ever.
+        // A daemon that repeats itself would be asked forever.
         let is_older = |next: &Position| self.filter.before.as_ref().is_none_or(|before| next < before);
         let next = next.filter(is_older);
         self.is_over = next.is_none();
@@ -120,7 +120,7 @@ impl Lacks {
     pub fn write(&self, err: &mut dyn Write) -> io::Result<()> {
         if let Some(error) = &self.ledger_error {
             let error = escape::plain(error);
-            writeln!(err, "cronkeeper: the ledger was not reachable, so only what archives have is shown: {error}")?;
+            writeln!(err, "cronkeeper: the ledger cannot be reached, so only the archives are shown: {error}")?;
         }
         if self.unreadable > 0 {
             let records = counted(self.unreadable, "record");
@@ -135,10 +135,14 @@ impl Lacks {
         }
         self.write_missing(err)?;
         if self.has_more {
-            writeln!(err, "cronkeeper: there are older records: see more with `-n`, or older ones with `--until`")?;
+            writeln!(
+                err,
+                "cronkeeper: there are older records: `-n` shows more of them, `--until` those before a \
+                time"
+            )?;
         } else if self.older_elsewhere && self.gap.is_none() {
-            let how = "they are asked only on the socket, or with the token";
-            writeln!(err, "cronkeeper: older records of other nodes are in their archives: {how}")?;
+            let how = "use the socket or the token to see them";
+            writeln!(err, "cronkeeper: other nodes have older records in their archives: {how}")?;
         }
         Ok(())
     }
@@ -154,14 +158,11 @@ impl Lacks {
             let more = if rest.is_empty() { String::new() } else { format!(" and {} more", rest.len()) };
             let have = if nodes.len() == 1 { "has" } else { "have" };
             let (of, why) = (escape::plain(&first), escape::plain(why));
-            writeln!(
-                err,
-                "cronkeeper: records from before {before} may be missing that only {of}{more} {have}: {why}"
-            )?;
+            writeln!(err, "cronkeeper: records before {before} that only {of}{more} {have} may be missing: {why}")?;
         }
         if self.missing_more > 0 {
             let more = self.missing_more;
-            writeln!(err, "cronkeeper: records from before {before} may be missing that only {more} other nodes have")?;
+            writeln!(err, "cronkeeper: records before {before} that only {more} other nodes have may be missing")?;
         }
         Ok(())
     }
@@ -191,7 +192,7 @@ mod tests {
         let without = r#"{"records": [], "ledger_error": "no answer within 3 s", "older_elsewhere": true,
                           "incomplete_before": "1970-01-01T00:01:00Z"}"#;
         let expected =
-            "cronkeeper: the ledger was not reachable, so only what archives have is shown: no answer within 3 s\n";
+            "cronkeeper: the ledger cannot be reached, so only the archives are shown: no answer within 3 s\n";
         assert_eq!(said(&[page(&[], without)]), (Some(60), expected.to_owned()));
     }
 
@@ -201,8 +202,8 @@ mod tests {
     #[test]
     fn nodes_that_were_not_asked_are_named_where_it_matters() {
         let (gap, text) = said(&[page(&[50], AWAY)]);
-        let expected = "cronkeeper: records from before 1970-01-01 00:01:00 may be missing that only b has: b is away\n\
-                        cronkeeper: records from before 1970-01-01 00:01:00 may be missing that only c, d have: no token\n";
+        let expected = "cronkeeper: records before 1970-01-01 00:01:00 that only b has may be missing: b is away\n\
+                        cronkeeper: records before 1970-01-01 00:01:00 that only c, d have may be missing: no token\n";
         assert_eq!((gap, text.as_str()), (Some(60), expected));
         let newer = History { next: Some("1.run.x".to_owned()), ..page(&[90, 80], AWAY) };
         let (gap, text) = said(&[newer]);
@@ -220,6 +221,6 @@ mod tests {
     #[test]
     fn without_the_token_it_is_said_that_there_may_be_more() {
         let (_, text) = said(&[page(&[50], r#"{"records": [], "older_elsewhere": true}"#)]);
-        assert!(text.contains("older records of other nodes") && text.contains("with the token"), "{text}");
+        assert!(text.contains("other nodes have older records") && text.contains("or the token"), "{text}");
     }
 }

@@ -17,7 +17,7 @@ const HEADING: [&str; 8] = ["DUE (UTC)", "STARTED (UTC)", "TOOK", "NODE", "RUN",
 
 /// Where the history may have gaps.
 pub(super) struct Gap {
-    /// Of what ended before this, something may be missing.
+    /// Something that ended before this may be missing.
     pub before: Timestamp,
     /// The nodes whose records are there all the same.
     pub nodes: Vec<NodeName>,

@@ -219,7 +219,7 @@ impl<'a, G: Guard> HeldCommand<'a, G> {
     fn warn(&mut self, why: &str) {
         if !self.is_warned {
             self.is_warned = true;
-            say(&format!("{why}; the lock is lost, and the command goes on (--on-lease-end warn)"));
+            say(&format!("{why}; the lock is lost, and the command continues (--on-lease-end warn)"));
             self.signal(SIGTERM);
         }
     }

@@ -27,7 +27,7 @@ use cronkeeper_core::clock::{Clock as _, Uptime, Wake};
 use cronkeeper_core::lock::{LockKey, LockKind, LockPath};
 use cronkeeper_core::term::FencingToken;
 
-/// After waiting this long, a client gives memory back that it needs no more.
+/// After waiting this long, a client gives back memory that it no longer needs.
 const LONG_WAIT: Duration = Duration::from_secs(1);
 /// Longest time for the servers to confirm a release. The lock is free at the latest when the session ends.
 const RELEASE_WITHIN: Duration = Duration::from_secs(5);

@@ -12,7 +12,7 @@ use crate::status::Status;
 use cronkeeper_core::run::RunId;
 use cronkeeper_core::suggest::counted;
 
-/// Says which shares there are, of which one must be named.
+/// Lists the shares, and says that one of them must be named.
 ///
 /// # Errors
 /// If the result cannot be written.
@@ -22,7 +22,7 @@ pub(super) fn list(client: &Client, run: &RunId, shares: &BTreeSet<RunId>, io: &
     for share in shares {
         table.row([share.to_string(), state(client, share, status.as_ref())]);
     }
-    writeln!(io.err, "cronkeeper: run `{run}` has {}, name one:", counted(shares.len(), "share"))?;
+    writeln!(io.err, "cronkeeper: run `{run}` has {}; name one:", counted(shares.len(), "share"))?;
     table.write(io.err)?;
     Ok(())
 }

@@ -16,7 +16,7 @@ use cronkeeper_core::run::RunId;
 
 /// How long an answer waits for output, in seconds.
 const WAIT: u64 = 6;
-/// The same while there is none yet: whoever waits wants to know why.
+/// The same while there is none yet: the caller wants to know why.
 const FIRST_WAIT: u64 = 2;
 /// Longest absence of the daemon while a run is followed; longer than a failover.
 const ABSENCE_TIMEOUT: Duration = Duration::from_secs(60);

@@ -28,10 +28,10 @@ pub struct Args {
     /// Command to run when this node's jobs file was rejected
     #[arg(long, value_name = "COMMAND", env = "CRONKEEPER_ON_JOBS_REJECTED")]
     on_jobs_rejected: Option<String>,
-    /// Command that the leader runs when another node has had other jobs or time zones for `--jobs-drift-after`
+    /// Command that the leader runs when another node has had different jobs or time zones for `--jobs-drift-after`
     #[arg(long, value_name = "COMMAND", env = "CRONKEEPER_ON_JOBS_DRIFT")]
     on_jobs_drift: Option<String>,
-    /// How long a node may have other jobs or time zones than the leader before --on-jobs-drift runs
+    /// How long a node's jobs or time zones may differ from the leader's before --on-jobs-drift runs
     #[arg(long, value_name = "DURATION", env = "CRONKEEPER_JOBS_DRIFT_AFTER", default_value = "5m", value_parser = duration::parse_positive)]
     jobs_drift_after: Duration,
 }

@@ -26,7 +26,8 @@ const NICE: i32 = 5;
 /// Most threads that read from disk for TCP clients.
 const MOST_BLOCKING: usize = 4;
 
-/// How long a listener goes on when another node takes the socket over: a request to hand over is answered after that.
+/// How long a listener continues when another node takes over the socket: a request to hand over is answered after
+/// that.
 const LAST_ANSWERS: Duration = Duration::from_secs(10);
 
 /// Creates the runtime for TCP clients.
@@ -162,8 +163,8 @@ pub(super) struct Served {
 
 /// Serves the socket while this node leads the replicas of this host.
 ///
-/// A node that is drained goes on serving, or begins to if nobody else does: if all nodes are drained nobody leads, and
-/// one of them must be there to be asked to undrain it. The next leader takes the socket over.
+/// A drained node continues to serve, or begins to if nobody else does: if all nodes are drained nobody leads, and one
+/// of them must be there to be asked to undrain it. The next leader takes the socket over.
 async fn serve_while_leading(mut status: watch::Receiver<Arc<Status>>, runtime_dir: PathBuf, router: axum::Router) {
     let (mut serving, mut claimed) = (None, None);
     let mut leaving: Option<(Serving, Instant)> = None;

@@ -8,12 +8,12 @@ use cronkeeper_core::job::{BadLabel, Label, Labels, MOST_LABELS};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct PlaceArgs {
-    /// A label of this node, for jobs that name it in `run_where`: `gpu`, or `zone=eu`; repeat it or separate several by
-    /// commas, at most 32. `node=NAME` each node has by itself
+    /// A label of this node, for jobs that name it in `run_where`: `gpu`, or `zone=eu`. Repeat the option or separate
+    /// labels by commas, at most 32. Every node has the label `node=NAME`
     #[arg(id = "label", long = "label", value_name = "NAME[=VALUE]", env = "CRONKEEPER_LABEL", value_delimiter = ',', value_parser = label)]
     labels: Vec<Label>,
-    /// Share of this node in what is spread over nodes, in proportion to those of the others; 0: nothing is spread to it
-    /// [default: the number of its processors]
+    /// This node's share of the jobs with `run_on: any`, in proportion to the weights of the others; 0: it gets none of
+    /// them [default: the number of its processors]
     #[arg(long, value_name = "N", env = "CRONKEEPER_WEIGHT", value_parser = weight)]
     weight: Option<u32>,
 }

@@ -27,7 +27,7 @@ pub(super) struct Shown<'a> {
     pub status: &'a Status,
     /// The number of jobs that there are.
     pub all: usize,
-    /// The number of jobs of which those that fail are counted.
+    /// The number of jobs among which the failing ones are counted.
     pub counted: usize,
     /// The nodes, with the runs of all jobs.
     pub nodes: Table,
@@ -114,7 +114,7 @@ fn write_head(status: &Status, counted_jobs: usize, out: &mut dyn Write) -> io::
         line(out, "IDLE", "NOBODY LEADS and no job runs: every node is drained")?;
     }
     if status.has_none_that_may_lead() {
-        line(out, "IDLE", "NOBODY LEADS and nothing new is run: no node that may lead is alive")?;
+        line(out, "IDLE", "NOBODY LEADS and nothing new runs: no node that may lead is alive")?;
     }
     if let Some(failing) = failing(status, counted_jobs) {
         line(out, "FAILING", &failing)?;
@@ -139,11 +139,7 @@ fn write_head(status: &Status, counted_jobs: usize, out: &mut dyn Write) -> io::
         }
     }
     if !status.drift.is_empty() {
-        line(
-            out,
-            "DRIFT",
-            &format!("another jobs file or other time zones than the leader: {}", names(&status.drift)),
-        )?;
+        line(out, "DRIFT", &format!("jobs file or time zones differ from the leader's: {}", names(&status.drift)))?;
     }
     for damage in &status.damaged {
         line(out, "DAMAGED", shown(damage).unwrap_or(HIDDEN))?;
@@ -155,7 +151,7 @@ fn write_head(status: &Status, counted_jobs: usize, out: &mut dyn Write) -> io::
 fn unread(status: &Status, why: &str) -> String {
     let why = shown(why).map(|why| format!(": {why}")).unwrap_or_default();
     match status.read_at {
-        Some(read_at) => format!("NOT READ, shown is what it held at {}Z{why}", stamp(read_at)),
+        Some(read_at) => format!("NOT READ, showing what it held at {}Z{why}", stamp(read_at)),
         None => format!("NOT READ{why}"),
     }
 }
@@ -169,7 +165,7 @@ pub(in crate::cli) fn gone_for(missing: &MissingMember, status: &Status) -> Stri
     }
 }
 
-/// How many of so many jobs need attention.
+/// How many of all jobs need attention.
 fn failing(status: &Status, counted_jobs: usize) -> Option<String> {
     let failing = status.jobs.iter().filter(|job| job.is_failing()).count();
     let all = counted(counted_jobs, "job");
@@ -271,7 +267,7 @@ fn limits(confinement: &Confinement) -> String {
         LimitedBy::Cgroup => "memory and processes by cgroup",
         LimitedBy::Rlimit => "memory and processes by rlimit",
     };
-    let own = if confinement.cgroup.is_some() { "each run in a cgroup of its own" } else { "no cgroup available" };
+    let own = if confinement.cgroup.is_some() { "each run in its own cgroup" } else { "no cgroup available" };
     format!("{by}; {own}")
 }
 

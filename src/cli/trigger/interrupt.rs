@@ -1,4 +1,4 @@
-//! Ctrl-C while `trigger --wait` waits: the run goes on, and this says how to follow or end it.
+//! Ctrl-C while `trigger --wait` waits: the run continues, and this says how to follow or end it.
 
 use std::fs;
 use std::process::exit;
@@ -18,7 +18,7 @@ static RUN: Mutex<Option<RunId>> = Mutex::new(None);
 
 /// From now on, Ctrl-C ends this process and tells about this run.
 ///
-/// A command that its shell has put into the background ignores Ctrl-C, and goes on to.
+/// A command that its shell has put into the background ignores Ctrl-C, and this does not change that.
 pub(super) fn tell_about(run: &RunId) {
     *RUN.lock().unwrap_or_else(PoisonError::into_inner) = Some(run.clone());
     static ONCE: Once = Once::new();
@@ -35,8 +35,8 @@ fn end_on(mut signals: Signals) {
     if signals.forever().next().is_some() {
         if let Some(run) = &*RUN.lock().unwrap_or_else(PoisonError::into_inner) {
             eprintln!(
-                "\ncronkeeper: run `{run}` goes on: \
-                 `cronkeeper logs {run} -f` follows it, `cronkeeper kill {run}` ends it"
+                "\ncronkeeper: run `{run}` continues: `cronkeeper logs {run} -f` follows it, `cronkeeper kill {run}` \
+                 ends it"
             );
         }
         exit(INTERRUPTED);

@@ -98,7 +98,7 @@ fn is_head(kv: &KeyValue) -> bool {
 
 fn not_ours(key: &Base64) -> String {
     format!(
-        "the key `{}` is not cronkeeper's: a cluster needs a prefix of its own; name another one",
+        "the key `{}` is not cronkeeper's: each cluster needs its own prefix; name another one",
         String::from_utf8_lossy(&key.0)
     )
 }
@@ -124,9 +124,9 @@ fn lacking(code: i64, message: String, right: Right, user: Option<&str>, prefix:
         (PERMISSION_DENIED, Right::Read | Right::Write, Some(user)) => {
             let done = if matches!(right, Right::Read) { "read" } else { "write" };
             format!(
-                "user `{user}` may not {done} all keys that begin with `{prefix}/`: let a role of the user do it, \
-                 `etcdctl role grant-permission ROLE --prefix=true readwrite {prefix}/`; who has no role yet gets one with \
-                 `etcdctl user grant-role {user} ROLE`"
+                "user `{user}` may not {done} all keys that begin with `{prefix}/`: grant that to a role of the user, \
+                 `etcdctl role grant-permission ROLE --prefix=true readwrite {prefix}/`; a user without a role gets \
+                 one with `etcdctl user grant-role {user} ROLE`"
             )
         }
         (PERMISSION_DENIED, Right::Ask, Some(user)) => {

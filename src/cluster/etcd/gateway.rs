@@ -67,7 +67,7 @@ struct Open {
     _serving: Beside,
 }
 
-/// An answer that goes on: one JSON document after the other, each on a line.
+/// A streamed answer: one JSON document after the other, each on a line.
 pub struct Stream {
     body: Incoming,
     rest: Vec<u8>,
@@ -111,7 +111,7 @@ impl Gateway {
         patience: Duration,
     ) -> Result<T, Failed> {
         let body = bytes(body)?;
-        let busy = |_| Failed::Unanswered("etcd has not answered what was asked before".to_owned());
+        let busy = |_| Failed::Unanswered("etcd has not answered the previous request".to_owned());
         let mut open = timeout(patience, self.open.lock()).await.map_err(busy)?;
         for is_last in [false, true] {
             let mut connection = match open.take().filter(|open| !open.sender.is_closed()) {
@@ -158,7 +158,7 @@ impl Gateway {
         Err(Failed::Unanswered("etcd does not accept its own token".to_owned()))
     }
 
-    /// Asks for an answer that goes on.
+    /// Asks for a streamed answer.
     ///
     /// # Errors
     /// If there is none.
@@ -204,7 +204,7 @@ fn refusal(answer: &[u8]) -> Failed {
         Ok(ErrorBody { error, message, code }) if code != 0 => {
             let message = if message.is_empty() { error } else { message };
             let lasting = [INVALID_ARGUMENT, PERMISSION_DENIED, FAILED_PRECONDITION, OUT_OF_RANGE, UNAUTHENTICATED];
-            // Of who has logged in before the users changed, or before there were any.
+            // The token of a client that logged in before the users changed, or before there were any.
             let is_of_token = ["revision of auth store is old", "user name is empty", "invalid auth token"];
             if is_of_token.iter().any(|why| message.contains(why)) {
                 return Failed::Refused { code: UNAUTHENTICATED, message };
@@ -271,7 +271,7 @@ impl Open {
             () if error.is_parse() => format!("it is another service, not etcd: {error}"),
             // A member that ends hangs up, too.
             () if !self.is_known && error.is_incomplete_message() => {
-                "it hangs up on a question of etcd: it speaks TLS (https://) or does not, or is another service"
+                "it hangs up on a request for etcd: it speaks TLS (https://) or does not, or is another service"
                     .to_owned()
             }
             () => error.to_string(),

@@ -30,7 +30,7 @@ pub struct Settings {
 pub enum SettingsError {
     #[error(transparent)]
     Urls(#[from] UrlError),
-    #[error("`{0}` is no prefix: it has an empty part, or blanks")]
+    #[error("`{0}` is not a prefix: it has an empty part, or spaces")]
     Prefix(String),
 }
 

@@ -206,7 +206,11 @@ impl<S: Store, K: Clock> Driver<S, K> {
             Ok(_) => Ok(true),
             // No other session has this id: a try without an answer has made it.
             Err(NotDone::Refused { index: 0, .. }) => Ok(false),
-            Err(NotDone::Refused { .. }) => Err(Error::Unanswered("others have begun sessions meanwhile".to_owned())),
+            Err(NotDone::Refused { .. }) => Err(Error::Unanswered(
+                "others have begun sessions in the \
+                meantime"
+                    .to_owned(),
+            )),
             Err(NotDone::Failed(error)) => Err(error),
         }
     }
@@ -430,7 +434,7 @@ impl<S: Store, K: Clock> Driver<S, K> {
 
     /// The store has lost a commit that this process was shown: what it has answered before need not be true any more.
     fn note_loss(&mut self, known: Revision, found: Revision) -> Error {
-        // A leader may go on for that long, on a server that does not know of this one.
+        // A leader may continue for that long, on a server that does not know of this one.
         let until = later(self.clock.now().wall, self.timeout);
         tracing::error!(
             target: log_event::TARGET,
@@ -719,9 +723,9 @@ impl<S: Store, K: Clock> Driver<S, K> {
         Some(own.beat(&own.entries))
     }
 
-    /// Beats until that is acknowledged. What a read or a refusal has shown may be a write that the store has not made safe,
-    /// such as one of a server that others have replaced meanwhile: it shows which version to go on from, and proves
-    /// nothing.
+    /// Beats until that is acknowledged. What a read or a refusal has shown may be a write that the store has not made
+    /// safe, such as one of a server that others have replaced in the meantime: it shows from which version to
+    /// continue, and proves nothing.
     async fn confirm(&mut self) -> Result<(), Stop> {
         // No commit has the number of the beats.
         self.move_on(u64::MAX).await.map(drop)
@@ -802,7 +806,7 @@ impl<S: Store, K: Clock> Driver<S, K> {
             if self.is_of_node {
                 wanted.push(Wanted::Names(SESSIONS.to_owned()));
             }
-            // Not awaited for ever: requests come before.
+            // Not awaited forever: requests come before.
             let Ok(mut found) = self.read(wanted).await else { return Ok(()) };
             let sessions = if self.is_of_node { found.pop() } else { None };
             self.watches.see(&found);
@@ -930,7 +934,7 @@ impl<S: Store, K: Clock> Driver<S, K> {
 }
 
 fn unclear() -> Error {
-    Error::Unanswered("nobody can tell whether it was written".to_owned())
+    Error::Unanswered("it is not known whether it was written".to_owned())
 }
 
 fn too_many_entries() -> Error {

@@ -1,7 +1,7 @@
 //! Finds out again and again what the store's commits are worth.
 //!
 //! That changes while a session lasts: another server takes over, a standby connects or goes away, somebody changes a
-//! setting. It has a task of its own, beside the driver's, so that no commit and no read waits for it.
+//! setting. It has its own task, apart from the driver's, so that no commit and no read waits for it.
 
 use std::time::Duration;
 

@@ -1,6 +1,6 @@
 //! Whether the store has lost commits. Pure.
 //!
-//! A store that fails over to a copy, or is restored from a backup, has lost its newest commits, and goes on with
+//! A store that fails over to a copy, or is restored from a backup, has lost its newest commits, and continues with
 //! others. So a process remembers the newest moments in the order of commits that it was shown, and has each of its
 //! reads show that they are still there.
 

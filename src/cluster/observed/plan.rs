@@ -86,7 +86,7 @@ impl Known {
         match (wanted, found) {
             (Wanted::Record(path), Found::Record(found)) => match numbered_folder(&path) {
                 Some(folder) => {
-                    // What cannot be read is counted anew: a name that exists is refused.
+                    // What cannot be read is counted again from zero: a name that exists is refused.
                     let next = |data: &[u8]| number_of_ours(std::str::from_utf8(data).ok()?.parse().ok()?);
                     let known = found.map_or((0, None), |(data, meta)| (next(&data).unwrap_or(0), Some(meta.version)));
                     self.numbers.insert(folder.to_owned(), known);

@@ -35,7 +35,8 @@ impl Sightings {
     /// Takes the records of all sessions, as the store has answered at this time. Returns those that have been silent for
     /// their timeout, each with the version that it still has.
     ///
-    /// After half of a session's timeout without an answer, its silence counts anew: perhaps nobody could write.
+    /// After half of a session's timeout without an answer, its silence counts again from zero: perhaps nobody could
+    /// write.
     pub fn see<'a>(
         &mut self,
         sessions: impl Iterator<Item = (&'a str, &'a Meta)>,

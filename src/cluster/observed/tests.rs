@@ -80,7 +80,7 @@ async fn an_entry_ends_with_its_session_and_whoever_watches_it_learns_that() {
     assert_eq!(other.names(SESSIONS).await.unwrap(), [other.id().0]);
 }
 
-/// A process that is stopped for long, and goes on.
+/// A process that is stopped for long, and continues.
 #[tokio::test(start_paused = true)]
 async fn a_session_that_others_have_ended_commits_nothing_more() {
     let store = Faulty::new(Memory::default());
@@ -411,7 +411,7 @@ async fn whoever_was_shown_a_commit_that_is_lost_leaves_a_record() {
     let memory = Memory::default();
     let (a, b) = (observed(memory.clone()), observed(memory.clone()));
     let (mut witness, writer) = (a.connect().await.unwrap(), b.connect().await.unwrap());
-    // Between two beats of the witness, of which none is lost.
+    // Between two beats of the witness; none of them is lost.
     tokio::time::sleep(T + T / 80).await;
     let before = memory.copy();
     writer.commit(vec![create("/cronkeeper/gone/a")]).await.unwrap();

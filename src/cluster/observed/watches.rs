@@ -13,7 +13,7 @@ use cronkeeper_core::run::Version;
 enum Seen {
     /// The write that created the record, and its version; absent: there was none.
     Record(Option<(Revision, Version)>),
-    /// The write that created each: one that is made anew is another one.
+    /// The write that created each: a record that is created again is a different one.
     Names(BTreeSet<(String, Revision)>),
     Nonce(Option<u64>),
 }

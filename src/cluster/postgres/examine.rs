@@ -101,7 +101,7 @@ impl Facts {
         }
         if isolation != "read committed" {
             return Some(format!(
-                "`default_transaction_isolation` is `{isolation}`, with which commits fail that meet each other: \
+                "`default_transaction_isolation` is `{isolation}`, under which concurrent commits fail: \
                  ALTER ROLE \"{user}\" SET default_transaction_isolation = 'read committed'"
             ));
         }
@@ -154,7 +154,7 @@ pub async fn enter(client: &Client, if_missing: IfMissing) -> Result<Entered, Co
     match facts.mark.as_deref().and_then(|mark| mark.strip_prefix(MARK)) {
         Some(FORMAT) => usable(client, &facts.user).await.map(|()| entered),
         Some(format) => {
-            refused(format!("the schema `cronkeeper` was made by a later version of cronkeeper (format {format})"))
+            refused(format!("the schema `cronkeeper` was created by a later version of cronkeeper (format {format})"))
         }
         None => refused(
             "there is a schema `cronkeeper` that is not cronkeeper's; name another database, or rename it".to_owned(),
@@ -164,7 +164,8 @@ pub async fn enter(client: &Client, if_missing: IfMissing) -> Result<Entered, Co
 
 fn not_made(user: &str) -> String {
     format!(
-        "there is no schema `cronkeeper`, and `{user}` may not make it: grant CREATE on the database, or have its owner run \
+        "there is no schema `cronkeeper`, and `{user}` may not create it: grant CREATE on the database, or have its \
+         owner run \
          `cronkeeper schema postgres | psql`"
     )
 }
@@ -233,7 +234,7 @@ async fn usable(client: &Client, user: &str) -> Result<(), ConnectError> {
     Ok(())
 }
 
-/// Words why a server cannot be used. What only somebody can mend is refused.
+/// Words why a server cannot be used. What only a person can fix is refused.
 pub fn not_connected(error: &Error) -> ConnectError {
     let why = in_full(error);
     // What the client finds before the server does, such as that no password is set, has no code.

@@ -77,7 +77,7 @@ impl Login {
             ),
             Some(Passwords::One(_)) | None => {
                 "the server asks for a password, and there is none: add `passfile=FILE`, a file that only its owner may \
-                 read, with the line `HOST:PORT:DATABASE:USER:PASSWORD`, in which `*` fits everything"
+                 read, with the line `HOST:PORT:DATABASE:USER:PASSWORD`, in which `*` matches everything"
                     .to_owned()
             }
         }
@@ -197,7 +197,7 @@ pub enum SettingsError {
     Value { key: &'static str, value: String, why: &'static str },
     #[error("`sslmode={mode}` needs the authorities that sign the server's certificate: add `sslrootcert=FILE`")]
     NoAuthorities { mode: &'static str },
-    #[error("`sslrootcert` is there to be checked: add `sslmode=verify-full`")]
+    #[error("`sslrootcert` is set, but the certificate would not be checked: add `sslmode=verify-full`")]
     Unverified,
     #[error("`sslcert` and `sslkey` belong together: set both or none")]
     HalfIdentity,
@@ -340,7 +340,7 @@ impl Settings {
         let (hosts, addresses, ports) =
             (self.config.get_hosts().len(), self.config.get_hostaddrs().len(), self.config.get_ports().len());
         if self.config.get_target_session_attrs() == TargetSessionAttrs::ReadOnly {
-            let why = "cronkeeper writes; leave it out, and the server that accepts writes is found";
+            let why = "leave it out: cronkeeper finds the server that accepts writes";
             return value("target_session_attrs", "read-only", why);
         }
         if self.config.get_ssl_negotiation() == SslNegotiation::Direct {
@@ -358,7 +358,10 @@ impl Settings {
             return Err(SettingsError::Malformed(why.to_owned()));
         }
         if hosts > 0 && addresses > 0 && hosts != addresses {
-            let why = format!("there are {hosts} hosts and {addresses} addresses in `hostaddr`; name as many");
+            let why = format!(
+                "there are {hosts} hosts and {addresses} addresses in `hostaddr`; name one for each \
+                host"
+            );
             return Err(SettingsError::Malformed(why));
         }
         if ports > 1 && ports != hosts.max(addresses) {
@@ -571,13 +574,13 @@ mod tests {
             ("host=h password='secret", "the quote of `password` is not closed"),
             ("host=h password=secret sslmode=on", "`sslmode=on`: it is disable, prefer"),
             ("host=h password=secret sslmode=verify-full", "add `sslrootcert=FILE`"),
-            ("host=h password=secret target_session_attrs=read-only", "cronkeeper writes"),
+            ("host=h password=secret target_session_attrs=read-only", "finds the server that accepts writes"),
             ("host=h password=secret sslcert=/c", "`sslcert` and `sslkey` belong together"),
             ("host=h password=secret sslrootcert=/ca", "add `sslmode=verify-full`"),
             ("host=h password=secret sslmode=verify-full sslrootcert=system", "name their file"),
             ("postgres://cron:se@secret@db1/ops", "write `%40`"),
             ("host=a = dbname=x", "it is neither `keyword=value` pairs"),
-            ("host=a,b hostaddr=127.0.0.1 dbname=x", "name as many"),
+            ("host=a,b hostaddr=127.0.0.1 dbname=x", "name one for each host"),
             ("host=a,b port=1,2,3 dbname=x", "there are 3 ports"),
             ("host=a load_balance_hosts=random", "tried in their order"),
             ("host=a channel_binding=require", "`sslmode=verify-full`"),

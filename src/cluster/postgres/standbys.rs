@@ -50,7 +50,7 @@ impl Standbys {
     pub fn words(&self) -> String {
         let known = self.known.len();
         match self.waited_for {
-            None => "nobody knows which standbys each commit waits for".to_owned(),
+            None => "it is not known which standbys each commit waits for".to_owned(),
             Some(0) if known == 0 => "no standby is connected".to_owned(),
             Some(0) => "the server has standbys that no commit waits for".to_owned(),
             Some(count) => {
@@ -153,7 +153,7 @@ fn while_is(chars: &mut Peekable<Chars<'_>>, is_part: impl Fn(char) -> bool) -> 
     std::iter::from_fn(|| chars.next_if(|char| is_part(*char))).collect()
 }
 
-/// A name in quotes, in which two of them stand for one.
+/// A name in quotes, in which two quotes mean one.
 fn in_quotes(chars: &mut Peekable<Chars<'_>>) -> Option<String> {
     chars.next();
     let mut name = String::new();
@@ -219,7 +219,7 @@ mod tests {
             // Unless a standby is given a name, it has this one.
             ("FIRST 1 (walreceiver)", &["walreceiver", "walreceiver"], false, "each commit waits for 1 of 2 standbys"),
             ("FIRST 3 (*)", &["a"], true, "each commit waits for 3 of 3 standbys"),
-            ("MOST 2 (a)", &["a"], false, "nobody knows which standbys each commit waits for"),
+            ("MOST 2 (a)", &["a"], false, "it is not known which standbys each commit waits for"),
         ] {
             let standbys = standbys(setting, connected);
             assert_eq!((standbys.have_all(), standbys.words().as_str()), (is_safe, words), "{setting} {connected:?}");

@@ -22,7 +22,7 @@ pub struct Records {
 
 /// Records of at most half a KiB, or 6 KiB with the reason that an operator gave.
 pub const SMALL: Records = Records { bytes: 16 << 10, count: 500, total: 16 << 20 };
-/// Records of jobs, of which there may be a hundred thousand.
+/// Records of jobs. There may be a hundred thousand.
 pub const JOBS: Records = Records { total: 64 << 20, ..SMALL };
 /// Records of nodes: members, candidates, and what operators want of a node.
 pub const NODES: Records = Records { total: 4 << 20, ..SMALL };
@@ -90,7 +90,7 @@ impl Sized {
         Self { records, found: found.map(|(path, stat)| (path, Ok(stat.bytes))).collect() }
     }
 
-    /// The paths, of which the largest are not read if all of them together are too large.
+    /// The paths. If all of them together are too large, the largest are not read.
     fn within_total(mut self) -> Vec<(String, Result<usize, Error>)> {
         let total = self.records.total;
         let mut sizes: Vec<(usize, usize)> = Vec::new();

@@ -37,7 +37,7 @@ use queue::CommitQueue;
 const PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 /// Most changes of a job that may wait behind a refused one. Beyond that the refused change is given up, so that the
-/// leader reads the job again and decides anew.
+/// leader reads the job again and decides again.
 const MOST_BEHIND: usize = 100;
 /// Pause after a missing answer: shorter than a reconnect takes, long enough not to flood a connection that still
 /// works.

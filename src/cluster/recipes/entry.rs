@@ -214,7 +214,7 @@ async fn replace_lasting<C: Session, K: Clock>(
 
 const LASTS: &str = "is not ephemeral, so it is not the member of a living node";
 
-/// What an entry of another session means for this node: another daemon's member, or something that is none.
+/// What an entry of another session means for this node: another daemon's member, or something that is not a member.
 fn held_by(path: String, data: &[u8], node: &NodeName, session: SessionId) -> Entered {
     let holder = bounded::SMALL.parse::<Member>(data).and_then(|holder| match holder.node == *node {
         true => Ok(holder),

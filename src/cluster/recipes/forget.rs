@@ -6,10 +6,10 @@
 //! removes the job's history, last end, pause and mark, and a later job of the same name is a new one. If the job comes back
 //! earlier, the leader removes the note.
 //!
-//! A node that is not alive is noted in the same way, as `gone/@<node>`, and its record as a place to run jobs is removed
-//! when its time is up. It writes that again when it comes back. The note is removed as soon as the leader sees the node
-//! alive, so that its time begins anew. There are no more notes than jobs with records and nodes with a place: each goes in one
-//! commit with what it is about. The folder of its offers goes too, if it is empty.
+//! A node that is not alive is noted in the same way, as `gone/@<node>`, and its record as a place to run jobs is
+//! removed when its time is up. It writes that again when it comes back. The note is removed as soon as the leader sees
+//! the node alive, so that its time begins again. There are no more notes than jobs with records and nodes with a
+//! place: each goes in one commit with what it is about. The folder of its offers goes too, if it is empty.
 //!
 //! Every multi is guarded by the candidate and holds few operations. Jobs with a run in flight or a requested run are
 //! left alone. Each pass covers at most [`MOST_JOBS`] jobs; the next one continues behind them.
@@ -81,7 +81,7 @@ pub async fn look<C: Session, K: Clock>(
     Ok(ForgetLook { nodes, noted, ..jobs })
 }
 
-/// Notes the nodes that are gone, and removes those that have been for so long. Returns these, and the noted ones.
+/// Notes the nodes that are gone, and removes those that have been gone long enough. Returns these, and the noted ones.
 async fn look_at_nodes<C: Session, K: Clock>(
     context: &SessionContext<C, K>,
     order: &ForgetOrder,

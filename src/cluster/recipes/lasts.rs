@@ -57,7 +57,7 @@ impl ReadLast {
     }
 }
 
-/// Reads the records of these jobs, each of which has a result.
+/// Reads the records of these jobs, with a result for each.
 pub(super) async fn read<C: Session>(
     client: &C,
     jobs: impl IntoIterator<Item = JobName>,
@@ -136,8 +136,8 @@ fn has_all_shares(ends: &[RunEnd]) -> bool {
     ends.first().is_none_or(|newest| newest.run.on.is_none()) || due().min() < due().max()
 }
 
-/// Writes the record of a job anew, by what its history says, if there is none, if it is damaged, or if a node of an
-/// earlier version has written an end since.
+/// Writes the record of a job again, from its history, if there is none, if it is damaged, or if a node of an earlier
+/// version has written an end since.
 pub(super) async fn fill_in<C: Session>(client: &C, job: &JobName) -> Result<(), SessionError> {
     let path = paths::last(job);
     let Some(ReadLast { last: known, at, damage }) = read(client, [job.clone()]).await?.remove(job) else {
@@ -238,7 +238,7 @@ impl KnownLasts {
         self.known.contains_key(job)
     }
 
-    /// Takes what was read. A damaged record is written anew with the job's next end.
+    /// Takes what was read. A damaged record is written again with the job's next end.
     pub fn learn(&mut self, read: BTreeMap<JobName, ReadLast>) {
         if self.known.len() + read.len() > MOST_KNOWN {
             self.known.clear();

@@ -115,7 +115,7 @@ pub enum LockError {
     /// The servers close the connection over the request.
     #[error(
         "the request for {entries} entries has {bytes} bytes, and the servers close the connection over it: they take \
-         `jute.maxbuffer` bytes at once, 1048575 unless they are configured otherwise"
+         `jute.maxbuffer` bytes at once, by default 1048575"
     )]
     TooLarge { entries: usize, bytes: usize },
     #[error(transparent)]

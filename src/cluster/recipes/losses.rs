@@ -1,7 +1,7 @@
 //! The record that commits are lost, which the next leader reads, and whoever reads the history.
 //!
-//! A store shows its sessions that something is lost of which nobody knows what it was: they leave the record by
-//! themselves ([`Session::NOTES_LOSSES`]). Where that is not so, a node notices by what it has written itself.
+//! A store shows its sessions that commits are lost, and nobody knows which: they leave the record by themselves
+//! ([`Session::NOTES_LOSSES`]). Where that is not so, a node notices by what it has written itself.
 
 use cronkeeper_core::clock::{Clock, earlier, later};
 use cronkeeper_core::ledger::LostCommits;
@@ -13,8 +13,8 @@ use crate::tree::{Error, Life, Op, Session};
 
 /// Notes that commits are lost.
 ///
-/// What was to begin until a session timeout from now may have begun by one of them: a leader may go on for that long at
-/// a server that does not know of the others.
+/// What was to begin until a session timeout from now may have begun by one of them: a leader may continue for that
+/// long at a server that does not know of the others.
 pub async fn note<C: Session, K: Clock>(context: &SessionContext<C, K>) -> Result<(), SessionError> {
     let line = context.line()?;
     if C::NOTES_LOSSES {

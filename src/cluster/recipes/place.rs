@@ -333,7 +333,7 @@ pub async fn open<C: Session, K: Clock>(
     Ok(Some(Opened { token: stat.created.token(), written, snapshot: Box::new(snapshot), damaged, watches }))
 }
 
-/// The target of a term's opening write, beside the check of the own candidate.
+/// The target of a term's opening write, which also checks the own candidate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OpenAt {
     /// The parent of the queue, where everybody can see who led last.
@@ -499,7 +499,7 @@ async fn observe<C: Session, K: Clock>(context: &SessionContext<C, K>) -> Result
     Ok(Ahead { behind: None, damaged, has_candidate: false, first })
 }
 
-/// What is wrong with the first entry of the queue if it stays there for ever.
+/// What is wrong with the first entry of the queue if it stays there forever.
 fn blocking<C: Session, K: Clock>(
     context: &SessionContext<C, K>,
     name: &str,

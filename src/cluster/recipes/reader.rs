@@ -144,7 +144,7 @@ pub(super) const MOST_SEARCHES: usize = 8;
 /// The newest records that the filter wants, and since when there is every record that it may want.
 ///
 /// Trimming deletes what was written first, and leaves each kind as many records as are kept. Which kind a record is of
-/// is known only to who reads it, so both count together: the time may be later than it has to be, never earlier. What
+/// is known only to the reader, so both count together: the time may be later than it has to be, never earlier. What
 /// was written until a store lost commits may be missing as well.
 async fn history_since<C: Session>(
     client: &C,
@@ -271,7 +271,7 @@ mod tests {
         // Which run was due last says nothing: the one that was written last is the newest.
         put_long(&server, 0, 100);
         assert_eq!(since(&five, &all), Some(written_at(27)));
-        // What was trimmed and what is lost count alike, also of a job of which little is left.
+        // What was trimmed and what is lost count alike, even for a job with few records left.
         let lose = |until: i64| {
             let lost = LostCommits { v: 1, until: Timestamp::from_second(until).unwrap() };
             let mut tree = server.tree();

@@ -125,7 +125,7 @@ mod tests {
         found.damaged.iter().map(ToString::to_string).collect()
     }
 
-    /// Puts the records of so many runs.
+    /// Puts the records of this many runs.
     fn with_runs(count: u32) -> Server {
         let server = Server::default();
         server.tree().put(paths::RUNNING, "");

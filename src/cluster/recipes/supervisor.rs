@@ -38,7 +38,7 @@ impl Backoff {
     }
 }
 
-/// When a failure that goes on is reported again: after growing pauses.
+/// When a continuing failure is reported again: after growing pauses.
 #[derive(Debug)]
 pub(super) struct ReportPauses {
     from: Uptime,
@@ -93,7 +93,7 @@ impl<C: Connect, K: Clock> Supervisor<C, K> {
             let requested = self.clock.now().up;
             let error = match self.serve_until(Box::pin(async move { connect.connect().await })).await? {
                 Ok(client) => return Some((client, requested)),
-                // What was changed since may be changed back, or the refusal is temporary: the runs in flight go on
+                // What was changed since may be changed back, or the refusal is temporary: the runs in flight continue
                 // meanwhile.
                 Err(ConnectError::AuthFailed(detail)) if self.node.has_joined => {
                     format!("authentication was refused: {detail}")

@@ -50,7 +50,7 @@ pub async fn find<C: Session, K: Clock>(
     let path = paths::member(&to);
     let member = match context.line()?.stat(&path).await {
         Ok(stat) => stat.and_then(|stat| stat.session),
-        // An invalid name stays invalid: report that there is no such member, and let the term go on.
+        // An invalid name stays invalid: report that there is no such member, and let the term continue.
         Err(error) if error.is_of_path() => None,
         Err(error) => return Err(error).at(&path),
     };

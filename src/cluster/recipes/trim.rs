@@ -20,9 +20,9 @@
 //! leader finds in its round, and what it has deleted is in the archives. A job whose limit was lowered is trimmed when
 //! it grows, or as the next one of that round.
 //!
-//! A job that runs on every node has so many records of each node. Of nodes that the cluster has forgotten, they count
-//! together: containers have a new name each time, and would leave records for ever. Only the leader knows the nodes, so
-//! this is done when it trims the job anyway, and in its round.
+//! A job that runs on every node has this many records of each node. For nodes that the cluster has forgotten, they
+//! count together: containers have a new name each time, and would leave records forever. Only the leader knows the
+//! nodes, so this is done when it trims the job anyway, and in its round.
 //!
 //! Three things are bounded: the requests in flight ([`MOST_LISTINGS`], [`MOST_MULTIS`]), the size of each, and the
 //! number of known records ([`MOST_KNOWN`]). Beyond that number, the job that has not grown for the longest time is

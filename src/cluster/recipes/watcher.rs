@@ -38,9 +38,9 @@ use latest::{Latest, Subscriber};
 /// Most bytes of watched paths. Runs beyond that are polled instead.
 const MOST_BYTES: usize = 128 * 1024;
 const POLL_EVERY: Duration = Duration::from_secs(5);
-/// A followed run is read for the first time after so long.
+/// A followed run is read for the first time after this long.
 const FIRST_READ: Duration = Duration::from_secs(1);
-/// Followed runs that are due within so long are read together.
+/// Followed runs that are due within this time are read together.
 const TOGETHER: Duration = Duration::from_millis(250);
 /// Pause after a failed read.
 const PAUSE: Duration = Duration::from_millis(500);
@@ -550,7 +550,7 @@ impl<C: Session, K: Clock> Watcher<C, K> {
                 let is_read = |run: &RunId| self.unwatched.contains(run) || self.followed.contains(run);
                 let (known, others) = match runs {
                     Some(runs) => runs.into_iter().partition(is_read),
-                    // Of the first reading nothing is missed: what is watched is read after that.
+                    // The first reading misses nothing: what is watched is read after it.
                     None if was_seen => {
                         (self.unwatched.iter().chain(&self.followed).cloned().collect(), BTreeSet::new())
                     }

@@ -154,7 +154,7 @@ async fn ask(sentinel: &Server, name: &str, access: &Access) -> Result<(u64, Fou
         // As a server that is no Sentinel says.
         Err(error) if in_full(&error).contains("unknown command") => {
             return Err(ConnectError::Refused(
-                "the server is a Redis, and no Sentinel: name the Sentinels, or leave `sentinel` out".to_owned(),
+                "the server is Redis itself, not a Sentinel: name the Sentinels, or leave out `sentinel`".to_owned(),
             ));
         }
         Err(error) => return Err(refused_or_away(&error, access)),
@@ -189,7 +189,7 @@ async fn open(
     database: i64,
 ) -> Result<(MultiplexedConnection, Beside), ConnectError> {
     let (stream, login) = begin(server, access).await?;
-    // Who asks bounds the wait for an answer. The name of the library would need a right of its own.
+    // The caller bounds the wait for an answer. Sending the name of the library would need a right of its own.
     let config = AsyncConnectionConfig::new().set_response_timeout(None).set_connection_timeout(None);
     let info = RedisConnectionInfo::default().set_skip_set_lib_name();
     let opened = MultiplexedConnection::new_with_config(&info, stream, config).await;
@@ -227,13 +227,13 @@ fn not_spoken_to(error: &RedisError) -> ConnectError {
             ConnectError::Unreachable(format!("it is another service, not Redis: {why}"))
         }
         (ConnectError::Unreachable(why), _) if error.is_connection_dropped() => ConnectError::Unreachable(format!(
-            "it hangs up on a question of Redis: it speaks TLS (`rediss://`) or does not, or is another service ({why})"
+            "it hangs up on a request for Redis: it speaks TLS (`rediss://`) or does not, or is another service ({why})"
         )),
         (failure, _) => failure,
     }
 }
 
-/// Words why a server cannot be used. What only somebody can mend is refused.
+/// Words why a server cannot be used. What only a person can fix is refused.
 pub fn not_connected(error: &RedisError) -> ConnectError {
     let why = in_full(error);
     if needs_somebody(error) { ConnectError::Refused(why) } else { ConnectError::Unreachable(why) }

@@ -172,7 +172,8 @@ impl Facts {
                 Servers::Listed(_) => String::new(),
             };
             return Some(format!(
-                "{replicas} {} may take over, and the old master could go on accepting commits: add `wait={least}` to the \
+                "{replicas} {} may take over, and the old master could continue to accept commits: add `wait={least}` \
+                 to the \
                  settings{reset}",
                 plural(replicas)
             ));
@@ -196,7 +197,8 @@ impl Facts {
                 Some("a crash of the server's host may lose acknowledged commits: set `appendfsync always`")
             }
             ("1", None, _) => Some(
-                "nobody knows whether a crash loses acknowledged commits: the user may not see `appendfsync`; grant `+config|get`",
+                "it is not known whether a crash loses acknowledged commits: the user may not see `appendfsync`; \
+                 grant `+config|get`",
             ),
             _ => Some(
                 "a restart of the server may lose acknowledged commits: set `appendonly yes` and `appendfsync always`",
@@ -235,8 +237,8 @@ async fn head(redis: &MultiplexedConnection, settings: &Settings) -> Result<Opti
     })
 }
 
-/// A key of somebody else in the place of what the first commits write; `None` if there is none, or if there are records,
-/// which a cluster goes on with even if somebody has removed the hash of its newest commit.
+/// A key of somebody else in the place of what the first commits write; `None` if there is none, or if there are
+/// records, with which a cluster continues even if somebody has removed the hash of its newest commit.
 ///
 /// Any other key with the prefix does no harm, and to search for it would take as long as there are keys in the
 /// database.

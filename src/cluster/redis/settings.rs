@@ -161,7 +161,7 @@ mod tests {
             ("redis://r1?sentinel_passfile=/p", "`sentinel_passfile` is for Sentinels"),
             ("redis://s1?sentinel=m&sentinel_user=a", "`sentinel_user` needs `sentinel_passfile`"),
             ("redis://:secret@r1", "a password belongs in a file"),
-            ("unix:///run/redis", "is not the URL of a server: it is `rediss://r1:6379/0`"),
+            ("unix:///run/redis", "is not the URL of a server: write `rediss://r1:6379/0`"),
         ] {
             let error = text.parse::<Settings>().expect_err(text).to_string();
             assert!(error.contains(why) && !error.contains("secret"), "{text}: {error}");

@@ -21,7 +21,7 @@ pub enum Fault {
     AnybodyWrites { mode: u32 },
     /// A group may write to it.
     GroupWrites { mode: u32, group: u32 },
-    /// It has several names, one of which others may have added.
+    /// It has several names, and others may have added one of them.
     HardLinked { links: u64 },
     /// It is in a virtual file system of the kernel.
     OfKernel,

@@ -2,7 +2,7 @@
 //!
 //! It handles one request, notice or timer at a time. Commits that wait together are written in one transaction. A
 //! request that fails stays at the head of the queue, unanswered, and is retried: meanwhile the daemon starts nothing,
-//! and goes on once the disk has room again. Only when the node resigns or leaves are such commits answered, as
+//! and continues once the disk has room again. Only when the node resigns or leaves are such commits answered, as
 //! unknown. An error that a retry cannot fix ends the term and is reported as a failure of the node.
 
 mod error;

@@ -114,7 +114,7 @@ pub enum FileLockError {
     /// A live holder has named another number of permits.
     #[error("`{file}` has {permits} permits for its present holders, not {wanted}")]
     OtherPermits { file: PathBuf, permits: u32, wanted: u32 },
-    /// Another user could forge the record of the holders, or the file is none.
+    /// Another user could forge the record of the holders, or the file is not a record.
     #[error("`{file}` {why}")]
     Unsafe { file: PathBuf, why: String },
     /// A link of another user is on the way to it.
@@ -153,7 +153,8 @@ pub fn acquire(request: &FileLockRequest) -> Result<Vec<HeldFileLock>, FileLockE
         match attempt(request) {
             Ok(Some(held)) => return Ok(held),
             Ok(None) => {}
-            // All is given back meanwhile: whoever keeps one sidecar must not keep everybody from the files.
+            // Everything is released in between: a client that keeps one sidecar locked must not keep everybody from
+            // the files.
             Err(FileLockError::Occupied { .. }) if request.waits => {}
             Err(error) => return Err(error),
         }

@@ -194,7 +194,7 @@ impl JobLocks {
             return None;
         }
         if self.waiters.len() >= self.most_threads {
-            return self.refuse(id, format!("this node waits for {} locks already", self.most_threads));
+            return self.refuse(id, format!("this node already waits for {} locks", self.most_threads));
         }
         let key = LockKey::draw();
         let wanted_locks =
@@ -229,7 +229,7 @@ impl HeldLocks {
 }
 
 impl Waiter {
-    /// Lets the thread go on without a request.
+    /// Lets the thread continue without a request.
     fn idle(&mut self) {
         self.request = None;
         // Only a hint, which saves the thread a detour to the warden: the backend decides when the thread reports.
@@ -238,7 +238,7 @@ impl Waiter {
 }
 
 impl WantedLocks {
-    /// True if a thread with these may go on for a request. The record of the holder names the job.
+    /// True if a thread with these may continue for a request. The record of the holder names the job.
     fn is_of(&self, lock: &JobLock) -> bool {
         (&self.job, &self.paths, self.waits) == (&lock.job, &lock.paths, lock.waits)
     }

@@ -41,7 +41,7 @@ pub(super) fn make_table(tx: &Transaction<'_>) -> rusqlite::Result<()> {
 /// Moves the job's record with an end. Returns the outcome of the end that was written before it.
 pub(super) fn note(tx: &Transaction<'_>, end: &RunEnd) -> rusqlite::Result<Option<Outcome>> {
     let job = &end.run.job;
-    // One that cannot be read is written anew.
+    // One that cannot be read is written again.
     let last = Last::after(of(tx, job)?.and_then(Result::ok).as_ref(), end, system::now().wall);
     put(tx, job, &last)?;
     Ok(last.written.before)

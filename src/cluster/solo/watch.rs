@@ -63,7 +63,7 @@ impl RunWatch {
         self.runs.is_empty()
     }
 
-    /// Ends all watches of the term. Threads that wait for members go on, because a later term may need them.
+    /// Ends all watches of the term. Threads that wait for members continue, because a later term may need them.
     pub(super) fn end(&mut self) {
         self.runs.retain(|run, _| self.own_runs.contains(run));
         self.unreaped.clear();

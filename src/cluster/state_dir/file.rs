@@ -23,7 +23,7 @@ pub fn read<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, StateDirError
     serde_json::from_slice(&text).map(Some).map_err(|source| StateDirError::Damaged { path: path.to_owned(), source })
 }
 
-/// Reads one of this process's own files, at most so many bytes; `None` if it does not exist.
+/// Reads one of this process's own files, at most this many bytes; `None` if it does not exist.
 pub fn read_bytes(path: &Path, most: u64) -> io::Result<Option<Vec<u8>>> {
     match open_own(path, Access::Read) {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),

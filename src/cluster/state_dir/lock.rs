@@ -128,7 +128,7 @@ impl FileLock {
 }
 
 impl AsFd for FileLock {
-    /// Who has a duplicate of it holds the lock too.
+    /// A process with a duplicate of it holds the lock too.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }

@@ -2,7 +2,7 @@
 //!
 //! It is read as ZooKeeper's own client and kazoo read it: blanks around servers and empty parts of the list do not
 //! count, and a server without a port has the usual one. What can never lead to a server is refused here, because a
-//! client that tries it would try for ever. Pure: looks no name up.
+//! client that tries it would try forever. Pure: looks no name up.
 
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -48,17 +48,17 @@ pub enum ConnectStringError {
     Port { server: String, port: String },
     #[error("`{server}` has several colons: write an IPv6 address in brackets, `[::1]:2181`")]
     Brackets { server: String },
-    #[error("`{host}` is not an IPv6 address, and only such an address is in brackets")]
+    #[error("`{host}` is not an IPv6 address, and only an IPv6 address may be in brackets")]
     NotInBrackets { host: String },
     #[error("`{server}` has no host in front of the port")]
     NoHost { server: String },
     #[error("`{host}` is neither a host name nor an address: {why}")]
     Host { host: String, why: &'static str },
     #[error(
-        "the path `{chroot}` contains servers: name the path once, behind the last server, `host:port,host:port/path`"
+        "the path `{chroot}` contains servers: name the path once, after the last server, `host:port,host:port/path`"
     )]
     SeveralPaths { chroot: String },
-    #[error("the path `{chroot}` ends with `/`: leave that out")]
+    #[error("the path `{chroot}` ends with `/`: leave out that slash")]
     TrailingSlash { chroot: String },
     #[error("the path `{chroot}` cannot exist in ZooKeeper: {why}")]
     Chroot { chroot: String, why: &'static str },
@@ -195,7 +195,7 @@ fn check_host(host: &str) -> Result<(), &'static str> {
         return Err("a name has at most 253 characters, and 63 between two dots");
     }
     if name.split('.').any(str::is_empty) {
-        return Err("nothing is between two of its dots");
+        return Err("there is nothing between two of its dots");
     }
     // With a leading zero a part may be octal, which resolvers accept.
     let is_decimal = |part: &str| !part.starts_with('0') && part.bytes().all(|byte| byte.is_ascii_digit());
@@ -274,8 +274,8 @@ mod tests {
             ("[]:1", "is not an IPv6 address"),
             ("user@h:1", "without a user or a password"),
             ("h?x:1", "is neither"),
-            ("a..b:1", "nothing is between two of its dots"),
-            (".:1", "nothing is between"),
+            ("a..b:1", "there is nothing between two of its dots"),
+            (".:1", "there is nothing between"),
             ("1.2.3.256:1", "from 0 to 255"),
             ("h:1/x/", "ends with `/`"),
             ("h:1//x", "no empty components"),

@@ -162,7 +162,7 @@ mod tests {
                 prop_assert!(lease.until() >= before, "it never shortens");
                 let most = proven(&|_, answered| answered);
                 prop_assert!(lease.until() <= at(most + 3_400), "a single write proves nothing");
-                // Of writes close together only the first is kept, and its answer may be the latest.
+                // Only the first of several writes close together is kept, and its answer may be the latest.
                 let least = proven(&|sent, _| sent + 100 + 200);
                 prop_assert!(lease.until() + T / 40 >= at(least + 3_400), "{} is proven", least);
                 prop_assert!(proof.unproven.len() <= 20, "{} are kept", proof.unproven.len());

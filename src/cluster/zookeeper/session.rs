@@ -32,7 +32,7 @@ use identity::Identity;
 
 pub use aside::Aside;
 
-/// If there is no session after this time, another attempt starts beside the first.
+/// If there is no session after this time, another attempt starts in parallel to the first.
 const TIMEOUT: Duration = Duration::from_millis(300);
 /// Added by a daemon that can reach no server over TLS. Other commands have no such log.
 const TLS_HINT: &str = "for more, see the log with `--log cronkeeper=info,zookeeper_client=debug`";

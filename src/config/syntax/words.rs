@@ -4,14 +4,14 @@ use super::{A_TAB, escape};
 
 pub(super) const NO_KEY: &str = "`key: value` is expected here; add the colon, or indent the line further if it belongs \
                                  to the value above";
-const INDENTATION: &str = "the indentation of this line fits none of the lines above";
+const INDENTATION: &str = "the indentation of this line matches none of the lines above";
 const DIRECTIVE: &str = "a line that begins with `%` is only allowed as `%YAML 1.2` with `---` below it; delete it";
 const TAG: &str = "tags (`!…`) are not supported; quote what is meant as text";
 const ANCHOR: &str = "an unquoted `&` begins an anchor and `*` an alias, which a name must follow; quote what is meant \
                       as text";
 pub(super) const QUOTE: &str = "this quote is not closed";
-pub(super) const STRAY: &str = "this bracket closes none that is open";
-const IN_LINE: &str = "a list item (`- `) cannot begin here; put it in a line of its own";
+pub(super) const STRAY: &str = "this bracket closes nothing";
+const IN_LINE: &str = "a list item (`- `) cannot begin here; put it on its own line";
 
 /// A part of the parser's message, and what to say in its place. The first that fits counts.
 const WORDS: [(&str, &str); 43] = [
@@ -21,14 +21,14 @@ const WORDS: [(&str, &str); 43] = [
     ("document indicator", QUOTE),
     ("found unexpected end of stream", QUOTE),
     ("indentation in quoted scalar", "this quote is not closed, or its next line is not indented further than its key"),
-    ("after double-quoted scalar", "there is more behind the quote that ends this value; put all of it in quotes"),
+    ("after double-quoted scalar", "there is more text after the closing quote of this value; put all of it in quotes"),
     ("flow sequence", "in this list in brackets, a comma or `]` is missing here"),
     ("flow mapping, did not", "in this map in braces, a comma or `}` is missing here"),
-    ("in flow mapping", "in braces, a space is missing behind this colon"),
+    ("in flow mapping", "in braces, a space is missing after this colon"),
     ("in flow construct", "what is in brackets must be indented further than its key"),
     ("placement of ':'", "this colon follows no key; put the value in quotes"),
-    ("mapping values", "this value has another `: `; put the value in quotes, or each key in a line of its own"),
-    ("mapping keys", "a key cannot begin here; put it in a line of its own"),
+    ("mapping values", "this value has another `: `; put the value in quotes, or each key on its own line"),
+    ("mapping keys", "a key cannot begin here; put it on its own line"),
     ("simple key", NO_KEY),
     ("expected key", INDENTATION),
     ("'-' indicator", "the list ends here; indent this line like the items of the list, or like its key"),
@@ -40,13 +40,13 @@ const WORDS: [(&str, &str); 43] = [
     ("a tab", A_TAB),
     ("tab cannot", A_TAB),
     ("tabs ", A_TAB),
-    ("equal to 0", "behind `|` or `>`, the indentation is a number from 1 to 9; mostly it can be left out"),
+    ("equal to 0", "after `|` or `>`, the indentation is a number from 1 to 9; you can usually leave it out"),
     ("block scalar, did not", "a text under `|` or `>` begins in the next line"),
     ("comment intercepting", "a comment inside a value of several lines; put the value in quotes or under `|`"),
     ("comments must be separated", "a space is missing in front of this `#`"),
     ("byte order mark", "a byte order mark (U+FEFF) inside the file; delete it"),
     ("document end marker before", "a directive needs `...` above it; write one document per file"),
-    ("document end marker", "there is more in the line of `...`, which ends the file"),
+    ("document end marker", "there is more text after `...`, which ends the file"),
     ("irective", DIRECTIVE),
     ("TAG", DIRECTIVE),
     ("ocument", DIRECTIVE),
@@ -60,7 +60,8 @@ const WORDS: [(&str, &str); 43] = [
     ("indent", INDENTATION),
 ];
 
-const UNKNOWN: &str = "it cannot be read from here on; look for a quote, bracket or colon that is missing before";
+const UNKNOWN: &str = "the rest of the file cannot be read; look for a missing quote, bracket or colon before this \
+    point";
 
 pub(super) fn of(info: &str) -> &'static str {
     WORDS.iter().find(|(part, _)| info.contains(part)).map_or(UNKNOWN, |(_, words)| words)

@@ -98,11 +98,11 @@ jobs:
     same(
         &reported(text),
         r#"
-        j:5:15: job `b`: `after`: it never runs by itself, because `off` does not or is disabled
+        j:5:15: job `b`: `after`: it never runs by itself, because `off` never does or is disabled
         j:5:49: job `b`: `splay` has no effect with `after`
         j:5:58: job `b`: `dst` has no effect with `after`
-        j:7:15: job `d`: `after`: it never runs by itself, because `b` does not or is disabled
-        j:9:15: job `e`: `after`: it never runs by itself, because `never` does not or is disabled
+        j:7:15: job `d`: `after`: it never runs by itself, because `b` never does or is disabled
+        j:9:15: job `e`: `after`: it never runs by itself, because `never` never does or is disabled
         "#,
     );
 }

@@ -29,7 +29,7 @@ fn yaml_features_that_a_jobs_file_must_not_use() {
     same(&reported("jobs: {}\n---\njobs: {}\n"), "j:2:1: a second document begins here; a jobs file is one document");
     same(
         &reported("jobs:\n  <<: {a: b}\n"),
-        "j:2:3: `<<` is not supported; put what several jobs share under `defaults`",
+        "j:2:3: `<<` is not supported; put what jobs have in common under `defaults`",
     );
     same(&reported("jobs: {}\n[a]: b\n"), "j:2:1: a key is a text, not a list or a map");
     same(

@@ -49,7 +49,7 @@ fn keys_of_other_schedulers_name_the_key_that_is_meant() {
     for (key, instead) in [
         ("notify", "write what notifies somebody under `on_failure`, `on_recovery` or `on_missed`"),
         ("name", "the job's name is its key: write `NAME:` above its keys"),
-        ("disabled", "write `enabled: false` for a job that is not to run"),
+        ("disabled", "to keep a job from running, write `enabled: false`"),
         (
             "nodes",
             "a job runs on the node that leads, with `run_on: any` on any node that has the labels in `run_where`, and \
@@ -115,7 +115,7 @@ fn a_job_that_can_never_run_again_gives_a_warning() {
         &reported(format!("jobs:\n  a: {{{past}}}\n  b: {{after: {{a: always}}, command: x}}\n")),
         &format!(
             "j:2:17: job `a`: {never}
-             j:3:15: job `b`: `after`: it never runs by itself, because `a` does not or is disabled"
+             j:3:15: job `b`: `after`: it never runs by itself, because `a` never does or is disabled"
         ),
     );
 }

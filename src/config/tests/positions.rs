@@ -46,7 +46,7 @@ job: {}
         j:14:16: job `bad name`: `schedule`: minute: 61 is out of range; allowed: 0 to 59
         j:16:12: job `bad name`: `umask`: `999` is not a umask: expected octal digits from `000` to `777`
         j:18:32: job `rerun`: `schedule`: minute: 61 is out of range; allowed: 0 to 59
-        j:21:19: job `rerun`: `on_lease_end: keep` with `interrupted: rerun`: another node may start the run again, so this one must be killed; leave `on_lease_end` out or write `kill`
+        j:21:19: job `rerun`: `on_lease_end: keep` with `interrupted: rerun`: another node may start the run again, so this run must be killed; leave out `on_lease_end` or write `kill`
         j:22:3: job `nothing`: must be a map of keys, not nothing
         j:23:9: job `list`: must be a map of keys, not a list
         j:24:1: `job` is not a key of a jobs file, did you mean `jobs`?
@@ -100,7 +100,7 @@ jobs:
 ",
         ),
         "j:1:21: defaults: `timeout`: `soon` is not a duration: expected integers with units, such as `500ms`, `90s`, `1h30m` or `2d`
-         j:1:61: defaults: `on_lease_end: keep` with `interrupted: rerun`: another node may start the run again, so this one must be killed; leave `on_lease_end` out or write `kill`
+         j:1:61: defaults: `on_lease_end: keep` with `interrupted: rerun`: another node may start the run again, so this run must be killed; leave out `on_lease_end` or write `kill`
          j:3:59: job `a`: `environment`: `A` has no value; for an empty one write `\"\"`
          j:3:59: job `b`: `environment`: `A` has no value; for an empty one write `\"\"`",
     );

@@ -1,6 +1,6 @@
 //! docs/keys.md, made from the table of keys, so that it cannot tell anything else than the program.
 //!
-//! `CRONKEEPER_BLESS=1 cargo test reference` writes the file anew.
+//! `CRONKEEPER_BLESS=1 cargo test reference` writes the file again.
 
 use crate::config::keys::KEYS;
 use crate::config::raw::{Form, Key};
@@ -53,5 +53,5 @@ fn the_reference_describes_the_keys() {
         std::fs::write(FILE, &made).unwrap();
     }
     let file = std::fs::read_to_string(FILE).unwrap();
-    assert!(file == made, "docs/keys.md is outdated: CRONKEEPER_BLESS=1 writes it anew");
+    assert!(file == made, "docs/keys.md is outdated: CRONKEEPER_BLESS=1 renews it");
 }

@@ -5,8 +5,8 @@ use proptest::prelude::*;
 
 const ADVICE: &str = "put the command in quotes or under `command: |`";
 const LIST: &str = "an unquoted `[` begins a list";
-const QUOTE: &str = "a text that begins with a quote ends with the next one";
-const COLON: &str = "an unquoted `: ` makes a key of what is before it";
+const QUOTE: &str = "a text that begins with a quote ends at the next one";
+const COLON: &str = "an unquoted `: ` turns what is before it into a key";
 const BLOCK: &str = "an unquoted `|` or `>` begins a text of several lines";
 
 /// Commands that YAML does not read as a text, each with the reason.
@@ -285,20 +285,20 @@ fn a_bracket_that_is_not_closed_is_found() {
 fn a_bracket_that_closes_none_is_named_and_not_the_value_before_it() {
     for (value, at) in [("[echo]]", "4:20"), ("[echo]] # why", "4:20"), ("[echo, [x]]]", "4:25")] {
         let text = format!("jobs:\n  a:\n    schedule: '@daily'\n    command: {value}\n    user: x\n");
-        same(&reported(text), &format!("j:{at}: this is not YAML: this bracket closes none that is open"));
+        same(&reported(text), &format!("j:{at}: this is not YAML: this bracket closes nothing"));
     }
     for (text, at) in [
         ("jobs:\n  a:\n    schedule: \"@daily\"]\n    command: x\n", "3:23"),
         ("jobs:\n  a:\n    schedule: '@daily'  }\n    command: x\n", "3:25"),
         ("jobs:\n  a:\n    command: x\n    environment: {A: b}}\n    user: y\n", "4:24"),
     ] {
-        same(&reported(text), &format!("j:{at}: this is not YAML: this bracket closes none that is open"));
+        same(&reported(text), &format!("j:{at}: this is not YAML: this bracket closes nothing"));
     }
 }
 
 #[test]
 fn a_line_without_a_key_is_named() {
-    let missing = "a space is missing behind the colon of this key";
+    let missing = "a space is missing after the colon of this key";
     let expected = "this is not YAML: `key: value` is expected here; add the colon, or indent the line further if it \
                     belongs to the value above";
     for (text, at, message) in [
@@ -314,10 +314,10 @@ fn a_line_without_a_key_is_named() {
 
 #[test]
 fn a_space_that_does_not_break_is_named() {
-    let message = "a space of another kind (U+00A0); YAML wants ordinary spaces";
+    let message = "an unusual space (U+00A0); YAML wants ordinary spaces";
     same(&reported("jobs:\n  a:\n    schedule: '@daily'\n    command:\u{a0}x\n"), &format!("j:4:13: {message}"));
     let key = reported("jobs:\n  a:\n    command: x\n    schedule: '@daily'\n    \u{a0}user: x\n");
-    assert!(key.contains("it has a space of another kind (U+00A0): write ordinary spaces"), "{key}");
+    assert!(key.contains("it has an unusual space (U+00A0): write ordinary spaces"), "{key}");
     same(&reported("jobs:\n  a:\n    schedule: '@daily'\n    command: echo\u{a0}x\n"), "");
 }
 
@@ -325,7 +325,7 @@ fn a_space_that_does_not_break_is_named() {
 fn what_else_is_not_yaml_has_plain_words() {
     let job = |line: &str| format!("jobs:\n  a:\n    schedule: '@daily'\n{line}\n");
     for (text, message) in [
-        (job("    command: x\n   user: y"), "5:4: this is not YAML: the indentation of this line fits none"),
+        (job("    command: x\n   user: y"), "5:4: this is not YAML: the indentation of this line matches none"),
         (job("    command: !e!x y"), "4:14: this is not YAML: tags (`!…`) are not supported"),
         (job("    %x: y"), "4:5: this is not YAML: a value cannot begin with this character"),
         (job("    \"command: x"), "4:5: this is not YAML: this quote is not closed"),

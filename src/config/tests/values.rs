@@ -16,17 +16,17 @@ fn parameters_are_names_of_variables_that_a_trigger_may_set() {
     for (value, why) in [
         (
             "[LD_PRELOAD]".to_owned(),
-            "`LD_PRELOAD` cannot be a parameter: whoever sets it decides what the job runs; use another name, and set \
+            "`LD_PRELOAD` cannot be a parameter: anyone who sets it decides what the job runs; use another name, and set \
              `LD_PRELOAD` in the job's command",
         ),
         (
             "CRONKEEPER_JOB".to_owned(),
-            "`CRONKEEPER_JOB` cannot be a parameter: whoever sets it decides what the job runs; use another name, and \
+            "`CRONKEEPER_JOB` cannot be a parameter: anyone who sets it decides what the job runs; use another name, and \
              set `CRONKEEPER_JOB` in the job's command",
         ),
         (
             "[DAY, BASH_ENV]".to_owned(),
-            "`BASH_ENV` cannot be a parameter: whoever sets it decides what the job runs; use another name, and set \
+            "`BASH_ENV` cannot be a parameter: anyone who sets it decides what the job runs; use another name, and set \
              `BASH_ENV` in the job's command",
         ),
         ("[A=hunter2]".to_owned(), "`A=` is not a variable name"),
@@ -351,7 +351,8 @@ fn probable_mistakes_give_warnings() {
         ("command: echo $HOME ~", ""),
         (
             "command: x\nmisfire: run-all",
-            "j:5:14: job `a`: `misfire: run-all` without `misfire_window` makes up only the newest missed occurrence, because the window is then the time to the next one",
+            "j:5:14: job `a`: `misfire: run-all` without `misfire_window` makes up for only the newest missed \
+             occurrence, because the window is then the time to the next one",
         ),
         ("command: x\nmisfire: run-all\nmisfire_window: 1d", ""),
         (

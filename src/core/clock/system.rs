@@ -32,7 +32,7 @@ pub fn now() -> Now {
 
 /// Maximum time between the two reads ...
 const TOGETHER: std::time::Duration = std::time::Duration::from_millis(1);
-/// ... unless so many in a row took longer.
+/// ... unless this many in a row took longer.
 const READS: usize = 100;
 
 /// Reads CLOCK_BOOTTIME.

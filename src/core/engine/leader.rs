@@ -134,7 +134,7 @@ impl Leader {
         self.downstream.links()
     }
 
-    /// The jobs of which nothing is due before a time later than `now`, each with that time.
+    /// The jobs that are not due before a time later than `now`, each with that time.
     pub fn marks_after(&self, now: Timestamp) -> impl Iterator<Item = (&JobName, Timestamp)> {
         self.book.marks_after(now)
     }
@@ -231,7 +231,7 @@ impl Leader {
         self.alarms.next_at()
     }
 
-    /// The alarms that stand, as far as this leader has decided.
+    /// The active alarms, as far as this leader has decided.
     pub fn alarms(&self) -> impl Iterator<Item = (&JobName, &StandingAlarms)> {
         self.book.alarms()
     }
@@ -521,12 +521,12 @@ impl Leader {
     }
 
     /// Takes a job's record. A schedule that `is_new` to this node's file, or that differs from the recorded one,
-    /// counts from now: what the new one had due until then is recorded as missed, and of what an edited one had due
-    /// before its edit, which nobody knows here, a report tells.
+    /// counts from now: what the new one had due until then is recorded as missed. What the schedule had due before its
+    /// edit is not known here, so a report names the gap.
     ///
-    /// A record that cannot be read counts from now too, because nothing begins for what somebody else has written. What
-    /// was due since the newest occurrence that is `decided`, as far as this leader or other records say, is recorded as
-    /// missed. So is what a mark hides that somebody else has written during the term.
+    /// A record that cannot be read counts from now too, because nothing begins because of what somebody else has
+    /// written. What was due since the newest occurrence that is `decided`, as far as this leader or other records say,
+    /// is recorded as missed. So is what a mark hides that somebody else has written during the term.
     fn adopt_job(
         &mut self,
         cx: &mut Context,

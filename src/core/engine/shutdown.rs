@@ -152,8 +152,8 @@ impl Shutdown {
         hooks.give_up(cx);
     }
 
-    /// The coordination backend has stopped serving this node. Runs go on, because no other node can start them; those
-    /// that another node can start again are ended by the lease.
+    /// The coordination backend has stopped serving this node. Runs continue, because no other node can start them;
+    /// those that another node can start again are ended by the lease.
     pub fn on_failed(&mut self, cx: &mut Context, runs: &Runs, timeout: Duration) {
         if self.is_leaving() {
             return self.exit(cx);
@@ -176,7 +176,7 @@ impl Shutdown {
         }
     }
 
-    /// Leadership was not handed over, so the term goes on if it is not over yet.
+    /// Leadership was not handed over, so the term continues if it is not over yet.
     pub fn on_not_transferred(&mut self, cx: &mut Context, to: NodeName, why: TransferError) {
         // Leadership was given up, but not to that node. The election has yet to report that the candidate is removed.
         let is_given_up = why == TransferError::Changed;

@@ -13,7 +13,7 @@ use super::Hook;
 pub enum Alarm {
     /// A run has not started `late_after` after it was due.
     Late,
-    /// An attempt has been running for longer than `long_after`. It goes on.
+    /// An attempt has been running for longer than `long_after`. It is not killed.
     Long,
     /// The job has not succeeded for `stale_after`.
     Stale,

@@ -53,8 +53,8 @@ impl Job {
         Digest(format!("{near}{WHOLE}{}", calendar.digest()))
     }
 
-    /// True if the schedule of which `recorded` is the digest at `mark` may have had other occurrences after `mark` and
-    /// up to `now`.
+    /// True if the schedule with the digest `recorded` at `mark` may have had other occurrences after `mark` and up to
+    /// `now`.
     pub fn is_edited_since(&self, recorded: &Digest, mark: Timestamp, now: Timestamp) -> bool {
         let own = self.schedule_digest(mark);
         let reaches = || self.schedule().is_some_and(|schedule| schedule.reaches(mark, now));

@@ -1,7 +1,7 @@
 //! Where a job runs: on the leader, on any node that fits, or on every node that fits.
 //!
 //! A node fits if its labels do. Labels are names, or names with a value; each node also has the label `node` with its
-//! own name as the value. What a job asks of them is its `run_where`, of which every part must hold.
+//! own name as the value. What a job asks of them is its `run_where`; every part of it must hold.
 
 use std::collections::BTreeSet;
 use std::fmt;

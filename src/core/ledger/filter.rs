@@ -1,7 +1,7 @@
 //! Which records of the history a caller wants, and the order of records.
 //!
 //! Every place that reads history applies the same [`Filter`] and the same order, so that records of different places
-//! can be merged, and a caller can go on behind the last record it has seen ([`Filter::before`]).
+//! can be merged, and a caller can continue after the last record it has seen ([`Filter::before`]).
 
 mod pattern;
 
@@ -20,17 +20,17 @@ use crate::term::NodeName;
 /// Which records are wanted: those that meet every condition.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Filter {
-    /// Of this job only.
+    /// Only records of this job.
     pub job: Option<JobName>,
-    /// Of jobs that match one of these; empty: of all jobs.
+    /// Only records of jobs that match one of these; empty: of all jobs.
     pub jobs: Vec<JobPattern>,
     /// With one of these endings; empty: with any.
     pub endings: Vec<Ending>,
-    /// Of runs that this node owned, and skips of its shares or that it decided on, if they are nobody's.
+    /// Runs that this node owned, skips of its shares, and other skips that it decided.
     pub node: Option<NodeName>,
-    /// That ended, or were skipped, at this time or later.
+    /// Only what ended, or was skipped, at this time or later.
     pub since: Option<Timestamp>,
-    /// That ended, or were skipped, at this time or earlier.
+    /// Only what ended, or was skipped, at this time or earlier.
     pub until: Option<Timestamp>,
     /// Older than this record.
     pub before: Option<Position>,
@@ -134,7 +134,7 @@ impl Ending {
         Self::Skipped,
     ];
 
-    /// The endings of runs that did not succeed. Skips are none of them: no run failed.
+    /// The endings of runs that did not succeed. Skips are not among them: no run failed.
     pub fn failed() -> impl Iterator<Item = Self> {
         Self::ALL.into_iter().filter(|ending| !matches!(ending, Self::Run(Outcome::Success) | Self::Skipped))
     }
@@ -208,7 +208,7 @@ impl fmt::Display for Position {
 /// Reads an instant: RFC 3339, a date or date and time in UTC as the tables show it, or how long ago, such as `2d`.
 ///
 /// # Errors
-/// If it is none of these.
+/// If it is not one of these.
 pub fn instant(text: &str, now: Timestamp) -> Result<Timestamp, String> {
     if let Ok(at) = text.parse::<Timestamp>() {
         return Ok(at);
@@ -218,7 +218,8 @@ pub fn instant(text: &str, now: Timestamp) -> Result<Timestamp, String> {
     }
     let ago = duration::parse(text).map_err(|_| {
         format!(
-            "`{}` is not a time: expected one such as `2026-11-20T18:00:00+01:00`, `2026-11-20` (UTC), or `2d` for two days ago",
+            "`{}` is not a time: expected for example `2026-11-20T18:00:00+01:00`, `2026-11-20` (UTC), or `2d` for \
+             two days ago",
             shown(text)
         )
     })?;

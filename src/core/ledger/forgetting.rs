@@ -9,7 +9,7 @@ const HOUR: Duration = Duration::from_secs(3600);
 /// Upper limit of the delay before the first search, which gives nodes that lost their connection time to return.
 const FIRST: Duration = Duration::from_secs(300);
 
-/// How long what is gone is kept; `None`: for ever.
+/// How long records of what is gone are kept; `None`: forever.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ForgetAfter {
     /// A job that no node's file defines.

@@ -1,6 +1,6 @@
 //! How the newest share of each node ended, for a job on every node: part of the ledger's `last/<job>`.
 //!
-//! Without it the end that was written last would hide a failure on another node. Each occurrence begins it anew, so a
+//! Without it the end that was written last would hide a failure on another node. Each occurrence replaces it, so a
 //! node that is gone is not in it for long; what an operator triggers since then counts for the nodes that ran it.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,14 +17,14 @@ use crate::term::NodeName;
 const MOST_FAILED: usize = 12;
 /// Most names of other nodes.
 const MOST_NAMED: usize = 128;
-/// Most nodes of which it is known when an operator has triggered their shares. Of others a late end of an older share
-/// may count.
+/// The most nodes for which the last trigger of their shares is remembered. Of others a late end of an older share may
+/// count.
 const MOST_TRIGGERED: usize = 16;
 
 /// How the newest share of each node ended, since the newest occurrence.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LastShares {
-    /// The newest occurrence of which a share has ended.
+    /// The newest occurrence with a share that has ended.
     pub run: RunId,
     /// The nodes whose newest share succeeded.
     pub ok: BTreeSet<NodeName>,

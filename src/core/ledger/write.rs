@@ -43,7 +43,7 @@ pub enum Write<'a> {
     Ring(Bell<'a>),
 }
 
-/// Whom a change concerns beside its writer.
+/// Who else, besides its writer, is affected by a change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Bell<'a> {
     /// The node on which an attempt is placed.

@@ -15,7 +15,7 @@ const USUAL_BYTES: usize = 1 << 10;
 /// Number of variables that a job's environment seldom exceeds.
 const USUAL_STRINGS: usize = 32;
 
-/// A list of strings, of which those of an environment have the form `name=value`.
+/// A list of strings; those of an environment have the form `name=value`.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct ExecStrings {
     text: String,

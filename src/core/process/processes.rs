@@ -41,7 +41,7 @@ pub trait Processes: Send {
 
     /// Kills everything that still runs, and returns when it is dead. The killing continues if the future is dropped.
     ///
-    /// Returns those of `trees`, none of which was reported as over, whose programs certainly never began.
+    /// Returns those of `trees` whose programs certainly never began; none of `trees` was reported as over.
     fn close(self, trees: Vec<TreeId>) -> impl Future<Output = Vec<TreeId>> + Send;
 }
 

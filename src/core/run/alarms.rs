@@ -1,4 +1,4 @@
-//! The alarms that stand for a job, in its record: each is raised once, whoever leads.
+//! The active alarms of a job, in its record: each is raised once, whoever leads.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::RunId;
 use crate::job::Alarm;
 
-/// The part of a job's record that is about its alarms. Boxed, because few stand, and each job has two of these.
+/// The part of a job's record about its alarms. Boxed, because few alarms are active, and each job has two of these.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct StandingAlarms {
@@ -39,7 +39,7 @@ impl StandingAlarms {
     }
 
     /// True while at least one alarm is active.
-    pub fn stand(&self) -> bool {
+    pub fn is_any_active(&self) -> bool {
         self.iter().next().is_some()
     }
 
@@ -61,7 +61,7 @@ impl StandingAlarms {
         }
     }
 
-    /// The alarms that stand, in the order in which they are shown.
+    /// The active alarms, in the order in which they are shown.
     pub fn iter(&self) -> impl Iterator<Item = (Alarm, &RaisedAlarm)> {
         Alarm::ALL.into_iter().filter_map(|alarm| Some((alarm, self.get(alarm)?)))
     }

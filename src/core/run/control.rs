@@ -20,7 +20,7 @@ pub struct Pause {
 }
 
 impl Pause {
-    /// The same as [`at`](Self::at); `None` if the record cannot be read, which stands for a pause.
+    /// The same as [`at`](Self::at); `None` if the record cannot be read, which counts as a pause.
     pub fn since(&self) -> Option<Timestamp> {
         known(self.at)
     }

@@ -59,7 +59,7 @@ pub enum JournalEntry {
     Settled(RunId),
     /// The attempt was never started, and this host no longer has it.
     Unstarted(RunId),
-    /// An attempt that is over, in a journal that was written anew.
+    /// An attempt that is over, in a rewritten journal.
     Over(Box<OverAttempt>),
     /// Attempts that are over and that began until then may be forgotten.
     Forgotten { begun_until: Timestamp },

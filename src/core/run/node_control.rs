@@ -6,7 +6,7 @@ use uuid::Uuid;
 
 use crate::term::{CandidateName, NodeName};
 
-/// An operator's request to drain a node: from then on it does not lead, and its runs in flight go on to their end.
+/// An operator's request to drain a node: from then on it does not lead, and its runs in flight continue to their end.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Drain {
@@ -19,7 +19,7 @@ pub struct Drain {
 }
 
 impl Drain {
-    /// The same as [`at`](Self::at); `None` if the record cannot be read, which stands for a drain.
+    /// The same as [`at`](Self::at); `None` if the record cannot be read, which counts as a drain.
     pub fn since(&self) -> Option<Timestamp> {
         super::control::known(self.at)
     }

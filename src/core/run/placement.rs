@@ -114,8 +114,8 @@ impl RefusalReason {
     pub fn explained(self) -> &'static str {
         match self {
             Self::NotDefined => "its files have no such job",
-            Self::Definition => "its files define the job otherwise than the leader's",
-            Self::Labels => "its labels are not what the job asks for",
+            Self::Definition => "its files define the job differently from the leader's",
+            Self::Labels => "its labels do not fit the job",
             Self::Drained => "it is drained",
             Self::Ending => "it is shutting down",
             Self::Clock => "its clock is too far from the service's",
@@ -125,7 +125,7 @@ impl RefusalReason {
         }
     }
 
-    /// True if somebody must mend the node before it runs the job: its files, or its clock.
+    /// True if somebody must fix the node before it runs the job: its files, or its clock.
     pub fn is_fault(self) -> bool {
         matches!(self, Self::NotDefined | Self::Definition | Self::Clock)
     }

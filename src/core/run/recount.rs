@@ -82,12 +82,12 @@ pub enum NotRecounted {
     #[error("its record in the ledger cannot be read: {0}")]
     Unreadable(String),
     /// It is counted to a time that has come.
-    #[error("it is counted as it should be: its last-scheduled time ({}) is not in the future", instant(*.0))]
+    #[error("it already counts correctly: its last-scheduled time ({}) is not in the future", instant(*.0))]
     NotAhead(Timestamp),
     /// Not all occurrences are known that were decided on.
     #[error(
-        "its history does not reach back to before the clock was ahead, so nobody can tell which of its occurrences until \
-         {} have run already; {}",
+        "its history does not reach back to before the clock was ahead, so it is not known which of its occurrences \
+         until {} have already run; {}",
         instant(*.until), remedy(*.until, *.now)
     )]
     Trimmed {
@@ -165,9 +165,10 @@ impl Decisions {
 
     /// True if no run of an occurrence after `now` can have been trimmed.
     ///
-    /// That is so if the history is not full, or if it has two runs of occurrences before `now`, of which one had ended
-    /// when the other was due: that end was written before the clock was ahead, so whatever ended before it was begun
-    /// before, too. The furthest occurrence that was decided on must have a record in any case, or records were removed.
+    /// That is so if the history is not full, or if it has two runs of occurrences before `now`, and one of them had
+    /// ended when the other was due: that end was written before the clock was ahead, so whatever ended before it was
+    /// begun before, too. The furthest occurrence that was decided on must have a record in any case, or records were
+    /// removed.
     fn are_complete(&self, now: Timestamp, history_limit: usize) -> bool {
         if self.runs < history_limit {
             return true;

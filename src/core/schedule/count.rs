@@ -6,8 +6,7 @@
 //!
 //! An instant that several expressions match counts once. Between two shifts of the zone's clock, the matches of fields
 //! are counted day by day. Days on which the same expressions match are equal, so each kind of day is computed only
-//! once. The cost grows with the number of days, of which patterns cover 131 years, and never with the number of
-//! occurrences.
+//! once. The cost grows with the number of days (patterns cover 131 years), and never with the number of occurrences.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -196,8 +196,8 @@ impl Dates {
 
 const EXPECTED: &str = "expected a date such as `2026-12-25`, a range such as `2026-12-24..2027-01-06`, or a day of \
                         every year such as `12-25`";
-const SECOND_DATE: &str = "this date does not count, it is taken for the name of the one before; write each date on a \
-                           line of its own, or `#` before a name";
+const SECOND_DATE: &str = "this date does not count, because it is read as the name of the date before it; write each \
+    date on its own line, or `#` before a name";
 const NO_SUCH_DAY: &str = "there is no such day";
 const NO_ENTRIES: &str = "the calendar has no entries; write at least one date, or remove the file from the `calendar` \
                           of all jobs";

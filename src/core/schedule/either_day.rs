@@ -1,4 +1,4 @@
-//! Expressions with two restricted day fields, of which crontab(5) lets either suffice.
+//! Expressions with two restricted day fields. As in crontab(5), a day matches if either field does.
 //!
 //! Most people who write `0 0 1-7 * 1` want the first Monday, and get eleven days a month.
 
@@ -69,7 +69,7 @@ fn rules(days: &Values, weekdays: &Values) -> Option<String> {
     Some(weeks(days)?.into_iter().flat_map(of_week).collect::<Vec<_>>().join(","))
 }
 
-/// The weeks of which these days are all days, counted from 1; `None` for the last week.
+/// The weeks that consist of these days, counted from 1; `None` for the last week.
 fn weeks(days: &Values) -> Option<Vec<Option<u16>>> {
     const LAST: [(u16, u16); 1] = [(25, 31)];
     if days.ranges() == LAST {

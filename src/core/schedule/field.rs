@@ -113,7 +113,7 @@ impl fmt::Display for Field {
 pub(super) struct Values {
     /// Ranges of consecutive values, each `(first, last)`, in order and with gaps between them.
     ranges: Box<[(u16, u16)]>,
-    /// What a day field matches beside the values, in order.
+    /// What a day field matches besides the values, in order.
     pub(super) rules: Box<[DayRule]>,
     /// Written with a leading `*`. Determines how the day fields are combined and how shifts of the clock are handled.
     pub(super) wild: bool,

@@ -1,6 +1,5 @@
-//! Parser for the items of a day field that are rules: `L`, `L-3`, `LW`, `15W`, `mon#2` and `friL`.
-//!
-//! What looks like a rule but is none is refused with what to write instead.
+//! Parser for the items of a day field that are rules: `L`, `L-3`, `LW`, `15W`, `mon#2` and `friL`. What looks like a
+//! rule but is not one is refused with what to write instead.
 
 use super::day_rule::DayRule;
 use super::field::Field;

@@ -10,7 +10,7 @@ use cronkeeper_core::log_event::{self, TARGET};
 use cronkeeper_core::run::millis;
 
 const SECOND: Duration = Duration::from_secs(1);
-/// The daemon's loop turns more often than that, unless the process stands still.
+/// The daemon's loop turns more often than that, unless the process is stopped.
 const STANDSTILL: Duration = Duration::from_secs(3);
 
 /// The current outage, if there is one.

@@ -19,7 +19,7 @@ use cronkeeper_core::job::JobName;
 use cronkeeper_core::run::{Drain, NodeControl, Outcome, RunEnd, RunId, Skip};
 use cronkeeper_core::term::{CandidateName, FencingToken, NodeName, SessionId, Term, TermEnd};
 
-/// A clock that shows the same time for ever.
+/// A clock that shows the same time forever.
 #[derive(Clone)]
 struct Stopped(Now);
 

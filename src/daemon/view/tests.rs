@@ -97,7 +97,7 @@ fn a_node_that_never_leads_is_ready_once_it_has_looked_who_does_unless_it_is_dra
     assert!(!view.status(NOW, &engine).ready);
     let observing = |leader: Option<&str>| Election::Observing { leader_node: leader.map(NodeName::new) };
     view.elected(NOW, &observing(None), engine.jobs());
-    assert_eq!(view.summary(&engine), "never leads, and nobody else does now");
+    assert_eq!(view.summary(&engine), "never leads, and no other node leads now");
     view.elected(NOW, &observing(Some("host-b")), engine.jobs());
     assert_eq!(view.summary(&engine), "never leads, the leader is host-b");
     let facts = |status: Status| (status.state, status.ready, status.role.leader_node.is_some());

@@ -108,7 +108,7 @@ fn a_path_that_can_never_be_a_directory_is_refused_by_every_command() {
         ("jobs.yaml", "is not a directory"),
         ("jobs.yaml/state", "is below `jobs.yaml`, which is not a directory"),
         ("dangling", "is a link to something that does not exist"),
-        ("circle", "is a link that leads in a circle"),
+        ("circle", "is a link that leads back to itself"),
     ] {
         let refused = |line: &[&str], option: &str| {
             let expected = format!(

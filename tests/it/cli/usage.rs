@@ -58,12 +58,12 @@ fn help_lists_the_commands() {
         logs         Show the output of a run, whichever node it is on
         trigger      Run a job now, where its `run_on` says
         pause        Skip the occurrences of jobs until they are resumed, or for some time
-        resume       Resume paused jobs; what they skipped meanwhile is not run
-        recount      Schedule a job from now on again, after a clock that was ahead has left it silent
+        resume       Resume paused jobs; the occurrences that they skipped are not made up for
+        recount      Make a job count from now on again, after a clock that was ahead has silenced it
         handover     Make the leader resign, whichever node is asked
         drain        Keep a node from leading and from new runs; its runs in flight finish
         undrain      Let a drained node lead again
-        forget       Forget a node that is gone for good: jobs on every node no longer count on it
+        forget       Forget a node that is gone for good: jobs on every node stop waiting for it
         kill         End a run, on whichever node it is
         exec         Run a job here and now, without a cluster
         lock         Run a command while holding a lock
@@ -150,7 +150,8 @@ fn an_empty_connect_string_is_wrong_usage_and_not_the_solo_backend() {
     assert_printed(&context.enter(&["release", "--zookeeper", ""]), expected);
     let empty = "
         | cronkeeper: environment variable `CRONKEEPER_ZOOKEEPER` is empty
-        | hint: give it a value, or remove it; the service has it from its environment file, by default /etc/cronkeeper/cronkeeper.env
+        | hint: give it a value, or remove it; systemd reads it from the environment file, by default \
+            /etc/cronkeeper/cronkeeper.env
         exit 2";
     for line in [&["run"][..], &["run", "--zookeeper", ""], &["release"], &["lock", "/a", "--", "true"], &["check"]] {
         assert_printed(&transcript(context.line(line).env("CRONKEEPER_ZOOKEEPER", "")), empty);
@@ -300,7 +301,8 @@ fn a_calendar_is_checked_with_the_jobs_that_name_it() {
     let warning = "| holidays.txt:1:1: warning: the calendar's last date with a year, 2020-12-25, is past; add the dates that follow it";
     assert!(printed.contains(warning) && printed.ends_with("exit 0\n"), "{printed}");
     context.dir.write("open.txt", "12-30 12-31\n");
-    let second = "| open.txt:1:7: warning: this date does not count, it is taken for the name of the one before; ";
+    let second =
+        "| open.txt:1:7: warning: this date does not count, because it is read as the name of the date before it; ";
     assert!(context.enter(&["check", "jobs.yaml"]).contains(second));
     let mut piped = context.line(&["check", "-"]);
     piped.stdin(std::fs::File::open(context.path().join("jobs.yaml")).unwrap());

@@ -60,11 +60,11 @@ async fn history_is_compacted_only_where_all_keys_are_the_clusters_own_and_the_n
     newest = commit(&client).await;
     let kept = nonces(&client, &[first, before, newest]).await;
     assert!(kept[0].is_none() && kept[1].is_some() && kept[2].is_some(), "{kept:?}");
-    // Whoever waits for changes since then is still told of the next.
+    // Whoever waits for changes since then still hears of the next.
     let waiting = client.changed(newest);
     let other = Client::new(settings(&place), LONG, Rewinds::Refused);
     commit(&other).await;
-    timeout(LONG, waiting).await.expect("it is told");
+    timeout(LONG, waiting).await.expect("it hears of it");
 }
 
 #[test]

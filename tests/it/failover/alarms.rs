@@ -1,4 +1,4 @@
-//! Alarms: told once, whoever leads, and seen on every node until the job is well again.
+//! Alarms: raised once, whoever leads, and seen on every node until the job has recovered.
 
 use std::fs;
 
@@ -15,7 +15,7 @@ fn a_job_without_success_is_told_once_over_a_failover_until_it_succeeds() {
     let witness = Witness::new();
     let folder = Scratch::new("alarms");
     let (flag, calls) = (folder.path().join("flag"), folder.path().join("calls"));
-    let told = || fs::read_to_string(&calls).unwrap_or_default();
+    let called = || fs::read_to_string(&calls).unwrap_or_default();
     let command = witness.command(&["test", "-e", flag.to_str().unwrap()]);
     let hook = format!("echo $CRONKEEPER_HOOK $CRONKEEPER_ALARM of $CRONKEEPER_JOB >> {}", calls.display());
     let keys = format!("stale_after: 2s\non_stale: {hook:?}");
@@ -25,7 +25,7 @@ fn a_job_without_success_is_told_once_over_a_failover_until_it_succeeds() {
     let raised = a.await_event("alarm.stale", LONG);
     assert_eq!(raised.text("job"), "flaky");
     a.await_where("hook.finished", LONG, |event| event.text("hook") == "on_stale");
-    assert_eq!(told(), "on_stale stale of flaky\n");
+    assert_eq!(called(), "on_stale stale of flaky\n");
     for node in [&a, &b] {
         until("every node shows the alarm", || {
             let status = get_json(node.spec(), "/v1/status");
@@ -46,6 +46,6 @@ fn a_job_without_success_is_told_once_over_a_failover_until_it_succeeds() {
     let cleared = b.await_event("alarm.cleared", LONG);
     assert_eq!((cleared.text("job"), cleared.text("alarm")), ("flaky", "stale"));
     assert!(b.events().named("alarm.stale").is_empty());
-    assert_eq!(told(), "on_stale stale of flaky\n");
+    assert_eq!(called(), "on_stale stale of flaky\n");
     until("the alarm is gone", || scrape(b.spec()).value("job_alarm{job=\"flaky\",alarm=\"stale\"}").is_none());
 }

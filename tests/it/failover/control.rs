@@ -153,7 +153,7 @@ fn waiting_within_a_pause_ends_with_it_though_the_servers_stay_away() {
     let status = waiting.wait_exit(LONG).expect("it ends before the servers are back");
     let said: Vec<String> = said.collect();
     assert_eq!(status.code(), Some(1), "{said:?}");
-    assert!(said.iter().any(|line| line.contains("the pause of seldom was over")), "{said:?}");
+    assert!(said.iter().any(|line| line.contains("the pause of seldom ended")), "{said:?}");
 }
 
 #[test]

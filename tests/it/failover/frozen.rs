@@ -1,4 +1,4 @@
-//! A state directory on a disk that does not respond: the node's loop stands still, and everything else goes on.
+//! A state directory on a disk that does not respond: the node's loop is stalled, and everything else continues.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};

@@ -62,7 +62,7 @@ fn any_node_shows_the_runs_of_all_and_says_whose_are_missing() {
     a.kill9();
     a.wait_exit(LONG);
     until("the second node has run more than the ledger keeps", || ran(&b).len() >= 8);
-    let away = format!("that only {} has: {} is away", a.name(), a.name());
+    let away = format!("that only {} has may be missing: {} is away", a.name(), a.name());
     until("it is said that the first node's runs are missing", || {
         let (code, out, err) = asked(b.spec(), &["tick", "-n", "1000", "--since", "1d"]);
         let line = format!("only what {} ran itself ---", b.name());
@@ -92,8 +92,8 @@ fn either_node_shows_its_own_runs_and_the_newest_of_the_cluster() {
         until_then.is_subset(&shown)
     });
     assert!(shown(b.spec()).len() < 8, "a follower has only what the ledger keeps");
-    let (code, _, told) = asked(b.spec(), &["tick", "-n", "1000", "--since", "1d"]);
-    assert!(code == Some(1) && told.contains("set `--listen` and `--api-token-file`"), "{told}");
+    let (code, _, err) = asked(b.spec(), &["tick", "-n", "1000", "--since", "1d"]);
+    assert!(code == Some(1) && err.contains("set `--listen` and `--api-token-file`"), "{err}");
 
     a.kill9();
     a.wait_exit(LONG);
@@ -129,7 +129,7 @@ fn while_zookeeper_is_away_a_node_shows_its_own_history_and_says_what_is_wrong()
     until("they are all shown", shows_them);
 
     ensemble.kill(0);
-    let says_so = || asked(node.spec(), &["tick"]).2.contains("the ledger was not reachable");
+    let says_so = || asked(node.spec(), &["tick"]).2.contains("the ledger cannot be reached");
     until("the answer says that it is the archive's", says_so);
     assert!(shows_them());
     assert_eq!(asked(node.spec(), &["tick"]).0, Some(0));

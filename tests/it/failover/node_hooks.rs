@@ -1,4 +1,4 @@
-//! Hooks of the node: what happens to the cluster is told by the node that must tell it.
+//! Hooks of the node: the node that has to report what happens to the cluster does so.
 
 use std::fs;
 use std::path::Path;
@@ -13,7 +13,7 @@ const HOOKS: [&str; 5] =
     ["--on-leader-change", "--on-no-leader", "--on-node-missing", "--on-jobs-rejected", "--on-jobs-drift"];
 
 /// A node whose hooks write a line each.
-fn telling(spec: Spec, calls: &Path) -> Spec {
+fn reporting(spec: Spec, calls: &Path) -> Spec {
     let line = "$CRONKEEPER_NODE $CRONKEEPER_HOOK $CRONKEEPER_FENCING_TOKEN $CRONKEEPER_OTHER_NODE";
     let command = format!("echo {line} >> {}", calls.display());
     let spec = HOOKS.iter().fold(spec, |spec, hook| spec.option(hook, &command));
@@ -26,36 +26,36 @@ fn each_change_of_the_cluster_is_told_once() {
     let place = Place::on(&ensemble);
     let folder = Scratch::new("calls");
     let calls = folder.path().join("calls");
-    let told = |line: &str| {
+    let calls_with = |line: &str| {
         let text = fs::read_to_string(&calls).unwrap_or_default();
         text.lines()
             .map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "))
-            .filter(|told| told == line)
+            .filter(|call| call == line)
             .count()
     };
-    let await_told = |line: String| until(&line, || told(&line) > 0);
+    let await_call = |line: String| until(&line, || calls_with(&line) > 0);
     let file = jobs(&[job("tick", "@hourly", "true", "")]);
-    let [a, b, c] = in_line(["a", "b", "c"].map(|name| telling(usual(place.node(name)).jobs(&file), &calls)));
+    let [a, b, c] = in_line(["a", "b", "c"].map(|name| reporting(usual(place.node(name)).jobs(&file), &calls)));
     let (name_a, name_b, name_c) = (a.name().to_owned(), b.name().to_owned(), c.name().to_owned());
-    await_told(format!("{name_a} on_leader_change {}", token(&a)));
+    await_call(format!("{name_a} on_leader_change {}", token(&a)));
 
     b.spec().write_jobs("jobs: {tick: {}}");
-    await_told(format!("{name_b} on_jobs_rejected"));
+    await_call(format!("{name_b} on_jobs_rejected"));
     b.spec().write_jobs(&jobs(&[job("tock", "@hourly", "true", "")]));
-    await_told(format!("{name_a} on_jobs_drift {name_b}"));
+    await_call(format!("{name_a} on_jobs_drift {name_b}"));
     b.spec().write_jobs(&file);
 
     c.kill9();
-    await_told(format!("{name_a} on_node_missing {name_c}"));
+    await_call(format!("{name_a} on_node_missing {name_c}"));
     a.kill9();
     until("the next leads", || !b.events().named("takeover.done").is_empty());
     let change = format!("{name_b} on_leader_change {}", token(&b));
-    await_told(change.clone());
-    await_told(format!("{name_b} on_node_missing {name_a}"));
-    assert_eq!(told(&change), 1);
+    await_call(change.clone());
+    await_call(format!("{name_b} on_node_missing {name_a}"));
+    assert_eq!(calls_with(&change), 1);
     let text = fs::read_to_string(&calls).unwrap();
     assert!(!text.contains("on_no_leader"), "{text}");
 
     ensemble.kill(0);
-    await_told(format!("{name_b} on_no_leader"));
+    await_call(format!("{name_b} on_no_leader"));
 }

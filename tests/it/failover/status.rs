@@ -59,7 +59,7 @@ fn every_node_shows_how_a_job_ended_last_whichever_node_ran_it() {
     let failed = ask(c.spec(), &["trigger", "seldom", "--wait"]);
     assert_eq!(failed.status.code(), Some(3), "{failed:?}");
     let expected = json!([b.name(), "failure", 3]);
-    assert_eq!(last(c.spec()), expected, "what it has just told is shown at once");
+    assert_eq!(last(c.spec()), expected, "what it has just reported is shown at once");
     // `a` ran the job itself before, with success.
     all.iter().for_each(|node| until("the failure is shown", || last(node.spec()) == expected));
     asked(b.spec(), &["handover"]);
@@ -141,7 +141,7 @@ fn while_the_ledger_cannot_be_read_a_node_shows_what_it_read_last_and_says_so() 
     nodes.iter().for_each(|node| drop(node.await_event("coordination.expired", LONG)));
     nodes.iter().for_each(|node| assert_eq!(shown(node), (true, expected.clone()), "{}", node.name()));
     let text = asked(nodes[1].spec(), &["status"]);
-    assert!(text.contains("shown is what it held at 2"), "{text}");
+    assert!(text.contains("showing what it held at 2"), "{text}");
     witness.assert_fine(&[]);
 }
 
@@ -162,7 +162,7 @@ fn without_a_quorum_every_node_says_that_it_does_not_know_who_leads() {
             role["leader_node"] == Value::Null && role["last_leader"]["node"] == a.name()
         });
         // What was read a moment before is not old yet.
-        let unread = format!("({} until then)\nLEDGER   NOT READ, shown is what", a.name());
+        let unread = format!("({} until then)\nLEDGER   NOT READ, showing what", a.name());
         until("the ledger is not read", || asked(node.spec(), &["status"]).contains(&unread));
         let text = asked(node.spec(), &["status"]);
         assert!(text.starts_with("LEADER   unknown since 2"), "{text}");

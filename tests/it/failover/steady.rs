@@ -72,8 +72,8 @@ fn assert_standstill_is_told_first(node: &Node, seen: usize) {
         name.starts_with("coordination.") || ["leader.lost", "run.outlived", "warden.silent"].contains(&name)
     };
     let all = node.events().all();
-    let told = all[seen..].iter().filter(|event| event.name() == "node.stood_still" || is_due_to_it(event));
-    let names: Vec<&str> = told.map(Event::name).collect();
+    let reported = all[seen..].iter().filter(|event| event.name() == "node.stood_still" || is_due_to_it(event));
+    let names: Vec<&str> = reported.map(Event::name).collect();
     assert_eq!(names.first(), Some(&"node.stood_still"), "{names:?}");
     assert!(names.contains(&"coordination.expired"), "{names:?}");
 }

@@ -51,7 +51,7 @@ fn the_operator_says_who_leads_next() {
     assert!(token(&c) > token(&a));
     assert_eq!(b.events().named("leader.elected").len(), 0, "those between never lead");
     for node in [&b, &c] {
-        assert_eq!(hand_over(node, c.name()), (Some(0), format!("{} leads already\n", c.name())));
+        assert_eq!(hand_over(node, c.name()), (Some(0), format!("{} already leads\n", c.name())));
     }
     assert_eq!(c.events().named("leader.handover_failed").len(), 0);
     // It depends on which of the two has rejoined first.

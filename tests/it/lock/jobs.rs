@@ -94,7 +94,7 @@ fn a_foreign_client_waits_until_the_processes_of_a_killed_nodes_run_are_dead() {
     assert!(pids.iter().all(|pid| !living(&witness, "long").contains(pid)));
 }
 
-/// Somebody's sequential znode that goes with no session: a mistake, or meant to block a job for ever.
+/// Somebody's sequential znode that goes with no session: a mistake, or meant to block a job forever.
 #[test]
 fn a_persistent_entry_ahead_of_a_job_is_named_until_it_is_gone() {
     let (place, witness) = (Place::shared(), Witness::new());

@@ -33,7 +33,7 @@ async fn an_entry_with_any_name_is_shown_if_a_lock_waits_for_it() {
         let (_, text) = printed(&connect, &["locks", path]);
         assert!(text.contains(path) && text.contains("holds") && text.contains("theirs"), "{text}");
         let name =
-            if path == "/locks/a" { "entry `ex0000000000`, goes with no session" } else { "entry `mine0000000000`" };
+            if path == "/locks/a" { "entry `ex0000000000`, ends with no session" } else { "entry `mine0000000000`" };
         assert!(text.contains(name), "{text}");
     }
     let (_, all) = printed(&connect, &["locks"]);
@@ -126,7 +126,8 @@ async fn where_there_is_too_much_the_rest_is_counted_and_named() {
     let (code, text) = printed(&connect, &["locks", "/big"]);
     assert_eq!(code, Some(0), "{text}");
     // `/big` itself and its first children are visited.
-    let expected = "10001 znodes not looked at, the first is `/big/n09999`; delete what belongs to no lock, or name a path further down";
+    let expected = "10001 znodes not looked at, the first is `/big/n09999`; delete what does not belong to a lock, or \
+        name a path further down";
     assert!(text.contains(expected) && !text.contains("no locks"), "{text}");
     let (_, text) = printed(&connect, &["locks"]);
     assert!(

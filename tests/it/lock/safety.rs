@@ -186,7 +186,7 @@ fn with_warn_the_command_is_told_and_goes_on() {
     let client = Client::start_with(&ensemble.connect_string(), &["--on-lease-end", "warn", "/locks/a"], script);
     client.await_line("held");
     ensemble.pause(0);
-    client.await_line("the command goes on");
+    client.await_line("the command continues");
     client.await_line("asked");
     ensemble.cont(0);
     client.finish();
@@ -285,16 +285,19 @@ fn a_stop_key_does_not_stop_the_client() {
 fn a_holder_is_asked_to_release_and_its_command_gets_the_signal_of_its_choice() {
     let connect = shared();
     let script = "trap 'echo asked; exit 0' USR2; echo held; while :; do sleep 0.05; done";
-    let told = Client::start(&connect, &["/locks/told"]);
-    told.await_held();
+    let notified = Client::start(&connect, &["/locks/notified"]);
+    notified.await_held();
     let asked = Client::start_with(&connect, &["--on-revoke", "USR2", "/locks/a"], script);
     asked.await_line("held");
-    assert_eq!(printed(&connect, &["lock", "--revoke", "/locks/told"]), (Some(0), "asked 1 holder to release".into()));
-    told.await_line("somebody asks to release the lock");
-    until("the holder has noticed", || printed(&connect, &["locks", "/locks/told"]).1.contains("asked to release"));
-    let (_, text) = printed(&connect, &["locks", "/locks/told"]);
+    assert_eq!(
+        printed(&connect, &["lock", "--revoke", "/locks/notified"]),
+        (Some(0), "asked 1 holder to release".into())
+    );
+    notified.await_line("somebody asks to release the lock");
+    until("the holder has noticed", || printed(&connect, &["locks", "/locks/notified"]).1.contains("asked to release"));
+    let (_, text) = printed(&connect, &["locks", "/locks/notified"]);
     assert!(text.contains("sh") && text.contains("holds, asked to release"), "it still says who: {text}");
-    told.release();
+    notified.release();
     assert_eq!(printed(&connect, &["lock", "--revoke", "/locks/a"]).0, Some(0));
     asked.await_line("asked");
     assert_eq!(asked.await_exit(), Some(0));

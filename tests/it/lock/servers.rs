@@ -262,7 +262,7 @@ fn more_paths_than_the_servers_take_at_once_end_with_their_limit() {
     let line: Vec<&str> = ["lock"].into_iter().chain(many.iter().map(String::as_str)).chain(["--", "true"]).collect();
     let (code, text) = printed(&connect, &line);
     assert_eq!(code, Some(1), "{text}");
-    assert!(text.contains("`jute.maxbuffer`") && text.contains("12000 names of locks"), "{text}");
+    assert!(text.contains("`jute.maxbuffer`") && text.contains("the names of 12000 locks"), "{text}");
     let (code, text) =
         printed(&connect, &["lock", "--permits", "10000", "--count", "10000", "/locks/all", "--", "true"]);
     assert!(code == Some(1) && text.contains("`jute.maxbuffer`"), "{code:?} {text}");

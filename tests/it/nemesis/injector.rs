@@ -225,7 +225,7 @@ impl<'a> FaultInjector<'a> {
 }
 
 impl Drop for FaultInjector<'_> {
-    /// A warden that stays stopped for ever would outlive the test.
+    /// A warden that stays stopped forever would outlive the test.
     fn drop(&mut self) {
         for action in self.agenda.values() {
             if let Action::Cure(Cure::Continue(stopped, _)) = action {

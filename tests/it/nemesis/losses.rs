@@ -26,7 +26,7 @@ pub struct Tree {
     pub znodes: BTreeMap<String, Vec<u8>>,
 }
 
-/// The end of a run that a node was told is written.
+/// The end of a run that was acknowledged to a node.
 pub struct AcceptedEnd {
     pub node: String,
     pub run: String,
@@ -39,7 +39,7 @@ pub struct Losses {
     pub unshown: Vec<String>,
     /// What a majority of the logs has, and a later write did not find.
     pub unfound: Vec<String>,
-    /// What nodes were told is written, and no majority has.
+    /// What was acknowledged to nodes, and no majority has.
     pub undone: Vec<String>,
 }
 
@@ -119,7 +119,7 @@ fn is_lasting(path: &str) -> bool {
     path.starts_with("/cronkeeper/") && !path.starts_with("/cronkeeper/nodes/")
 }
 
-/// An end that a node was told is written, while the run is in flight and no majority has logged its end.
+/// An end that was acknowledged to a node, while the run is in flight and no majority has logged its end.
 fn undone(logs: &Logs, trees: &[Tree], end: &AcceptedEnd) -> Option<String> {
     let AcceptedEnd { node, run } = end;
     let running = format!("/cronkeeper/running/{run}");
@@ -132,7 +132,7 @@ fn undone(logs: &Logs, trees: &[Tree], end: &AcceptedEnd) -> Option<String> {
     }
     let lost = logs.txns.iter().rfind(ends).map(|logged| described(logs, logged));
     let lost = lost.unwrap_or_else(|| format!("a transaction (none of {} servers has it in its log)", logs.servers));
-    Some(format!("ZooKeeper lost {lost}: the end of {run}, which node {node} was told is written"))
+    Some(format!("ZooKeeper lost {lost}: the end of {run}, which was acknowledged to node {node}"))
 }
 
 fn described(logs: &Logs, logged: &LoggedTxn) -> String {

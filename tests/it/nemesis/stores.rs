@@ -354,7 +354,7 @@ impl<S: Servers> Trial<S> {
 }
 
 impl<S: Servers> Drop for Trial<S> {
-    /// What stays stopped for ever would outlive the test.
+    /// What stays stopped forever would outlive the test.
     fn drop(&mut self) {
         for (_, step) in &self.agenda {
             if let Step::Continue(stopped, _) = step {

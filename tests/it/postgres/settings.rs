@@ -48,7 +48,7 @@ fn an_address_without_a_name_is_enough_where_nobody_is_verified() {
     let (port, name, file) = (server.port(), &database.name, passwords.display());
     let connect = format!("hostaddr=127.0.0.1 port={port} dbname={name} user=cron passfile={file}");
     let (code, _, err) = texts(&run(&["check", "--service", "--postgres", &connect]));
-    assert!(err.contains("may not make it"), "{err}");
+    assert!(err.contains("may not create it"), "{err}");
     assert_eq!(code, Some(78), "{err}");
 }
 
@@ -126,7 +126,7 @@ fn what_needs_somebody_is_refused_with_the_remedy() {
         (connect(&empty.name, "limited"), "cronkeeper schema postgres | psql"),
         (connect(&foreign.name, "postgres"), "is not cronkeeper's"),
         (connect(&half.name, "postgres"), "lacks `record`"),
-        (connect(&later.name, "postgres"), "was made by a later version of cronkeeper"),
+        (connect(&later.name, "postgres"), "was created by a later version of cronkeeper"),
         (connect(&of_owner.name, "limited"), "GRANT USAGE ON SCHEMA cronkeeper"),
         (
             connect(&ungranted.name, "limited"),
@@ -152,7 +152,7 @@ fn check_says_whether_a_node_could_use_a_database_and_makes_nothing() {
     let check =
         |database: &Database<'_>| texts(&run(&["check", "--service", "--postgres", &database.connect_string()]));
     for (database, said) in [
-        (&fresh, "a node would make the schema; each commit is on the server's disk; no standby is connected\n"),
+        (&fresh, "a node would create the schema; each commit is on the server's disk; no standby is connected\n"),
         (&made, "the cluster's schema is there; each commit is on the server's disk; no standby is connected\n"),
     ] {
         let (code, out, err) = check(database);

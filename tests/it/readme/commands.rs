@@ -130,7 +130,7 @@ impl Host {
     }
 }
 
-/// The command lines of a text: the indented lines and what stands between backticks, without comments.
+/// The command lines of a text: the indented lines and the text between backticks, without comments.
 fn lines(text: &'static str) -> Vec<&'static str> {
     let indented = text.lines().filter(|line| line.starts_with("    ")).map(str::trim);
     // The name of a command alone is a word of a sentence.

@@ -13,7 +13,7 @@ const EVENTS_GUIDE: &str = include_str!("../../../docs/guides/events.md");
 const DID_NOT_RUN: &str = include_str!("../../../docs/guides/did-not-run.md");
 const ALERTS: &str = include_str!("../../../docs/monitoring/alerts.yaml");
 
-/// What stands between backticks.
+/// The text between backticks.
 fn spans(text: &str) -> impl Iterator<Item = &str> {
     text.split('`').skip(1).step_by(2)
 }

@@ -95,7 +95,7 @@ fn without_enough_replicas_nobody_starts_anything_and_afterwards_the_jobs_go_on(
     witness.assert_fine(&[]);
 }
 
-/// The master shows what no replica has, and whoever asks again is told that it is there.
+/// The master shows what no replica has, and a client that asks again hears that it is there.
 #[test]
 fn what_no_replica_has_starts_nothing() {
     let (master, witness) = (Server::start(&[]), Witness::new());

@@ -198,7 +198,7 @@ fn a_redis_is_not_taken_for_its_sentinel_and_a_password_file_that_is_missing_is_
     let server = Server::start(&[]);
     let (code, _, err) = check(&format!("redis://127.0.0.1:{}?sentinel=mymaster", server.port()));
     assert_eq!(code, Some(78), "{err}");
-    assert!(err.contains("no Sentinel: name the Sentinels"), "{err}");
+    assert!(err.contains("not a Sentinel: name the Sentinels"), "{err}");
     let connect = format!("redis://127.0.0.1:{}?passfile=/nowhere/password", server.port());
     let (code, _, err) = check(&connect);
     assert_eq!(code, Some(78), "{err}");

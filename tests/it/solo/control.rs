@@ -179,7 +179,7 @@ fn waiting_for_a_run_that_outlasts_the_pause_fails() {
     node.await_event("run.started", LONG);
     let waited = cli(&spec, &["pause", "load", "--for", "1s", "--wait"]);
     let text = String::from_utf8_lossy(&waited.stderr).into_owned();
-    assert!(waited.status.code() == Some(1) && text.contains("the pause of load was over while 1 run"), "{waited:?}");
+    assert!(waited.status.code() == Some(1) && text.contains("the pause of load ended while 1 run"), "{waited:?}");
 }
 
 #[test]

@@ -72,7 +72,7 @@ fn assert_room_is_bounded(floods: usize, first: usize, options: &[(&str, &str)])
     }
     let folder = a.spec().state_dir().join("output");
     let is_flood = |run: &String| run.starts_with("flood-");
-    // A node that stops does not wait for ever until all is written.
+    // A node that stops does not wait forever until all is written.
     until("something of each is kept", || kept(&folder).into_keys().filter(is_flood).count() >= floods);
     // The floods end, and with them what is moved and compressed.
     a.signal(Signal::TERM);
@@ -95,7 +95,7 @@ fn ten_floods_at_once_take_no_more_room_than_they_may() {
     assert_room_is_bounded(10, 0, &[QUIET]);
 }
 
-/// What waited until no more output comes would wait for ever: no start and no end does, however slow the machine is.
+/// What waited until no more output comes would wait forever: no start and no end does, however slow the machine is.
 fn assert_others_run(floods: usize, first: usize) {
     let spec = node("flooded").option(QUIET.0, QUIET.1).option("--output-retention", "none");
     let a = leading(&spec.jobs(&jobs(floods, first, ENDLESS)));

@@ -57,15 +57,15 @@ fn what_a_job_is_given_is_in_no_log_record_file_or_answer() {
     let failed = node.await_where("run.not_started", LONG, of_broken);
     assert_eq!((failed.text("step"), failed.text("path")), ("environment", broken.as_str()));
 
-    let mut told = vec![node.events().tail()];
-    told.extend(node.events().all().iter().map(|event| event.json().to_string()));
-    told.push(cli_text(&spec, &["status", "--json"]));
-    told.push(cli_text(&spec, &["history", "--json", "--output"]));
-    told.extend(["/v1/definitions", "/v1/jobs", "/v1/status"].map(|path| get(&spec, path).unwrap().1));
-    assert!(told.iter().any(|text| text.contains(&secret)), "paths may be shown");
+    let mut texts = vec![node.events().tail()];
+    texts.extend(node.events().all().iter().map(|event| event.json().to_string()));
+    texts.push(cli_text(&spec, &["status", "--json"]));
+    texts.push(cli_text(&spec, &["history", "--json", "--output"]));
+    texts.extend(["/v1/definitions", "/v1/jobs", "/v1/status"].map(|path| get(&spec, path).unwrap().1));
+    assert!(texts.iter().any(|text| text.contains(&secret)), "paths may be shown");
     for value in [TOKEN, PASSWORD] {
         assert_eq!(files_with(&spec.state_dir(), value), [] as [PathBuf; 0]);
-        for text in &told {
+        for text in &texts {
             assert!(!text.contains(value), "{text}");
         }
     }
@@ -91,11 +91,11 @@ fn a_run_that_fails_over_its_files_is_told_by_its_hook_which_does_without_them()
     };
     let lines: Vec<String> = of_run("run.output").iter().map(|event| event.text("line").to_owned()).collect();
     assert_eq!(lines, [format!("ops: no-environment over {gone}"), gone.clone()]);
-    let told = of_run("hook.without_file");
-    let told: Vec<_> = told
+    let texts = of_run("hook.without_file");
+    let texts: Vec<_> = texts
         .iter()
         .map(|event| ["level", "job", "hook", "step", "path", "error"].map(|field| event.text(field)))
         .collect();
     let error = "No such file or directory";
-    assert_eq!(told, ["environment", "secret"].map(|step| ["WARN", "a", "on_failure", step, &gone, error]));
+    assert_eq!(texts, ["environment", "secret"].map(|step| ["WARN", "a", "on_failure", step, &gone, error]));
 }

@@ -48,8 +48,8 @@ fn the_archive_shows_what_the_ledger_has_trimmed_also_after_a_restart() {
     assert!(lines.len() == 4 && lines[0].starts_with("kind,job,run,due,started,ended,"), "{csv}");
     assert!(lines[1..].iter().all(|line| line.starts_with("run,tick,tick.") && line.split(',').count() == 18), "{csv}");
     let few = cli(&spec, &["history", "tick", "-n", "2"]);
-    let told = String::from_utf8(few.stderr).unwrap();
-    assert!(told.contains("older records") && told.contains("-n"), "{told}");
+    let said = String::from_utf8(few.stderr).unwrap();
+    assert!(said.contains("older records") && said.contains("-n"), "{said}");
 
     first.signal(Signal::TERM);
     first.wait_exit(LONG);
@@ -65,6 +65,6 @@ fn a_node_without_an_archive_shows_what_the_ledger_has() {
     let node = leading(&spec);
     await_starts(&node, "tick", 8);
     let newest = || records(&spec, &["tick", "-n", "1000"]).len();
-    until("runs are shown, and not for ever", || (1..=8).contains(&newest()));
+    until("runs are shown, and not forever", || (1..=8).contains(&newest()));
     assert!(!spec.state_dir().join("archive.db").exists());
 }

@@ -66,7 +66,7 @@ fn a_terminal_gets_sentences_and_ctrl_c_ends_the_node() {
     let home = Scratch::new("log");
     let jobs = home.write("jobs.yaml", "jobs: {tick: {schedule: '* * * * * *', command: 'echo said'}}");
     let (jobs, state) = (jobs.display(), home.path().display());
-    // The shell stays until it is told to go: script(1) waits only 10 ms for output once its command has ended, which
+    // The shell stays until it gets its signal: script(1) waits only 10 ms for output once its command has ended, which
     // is too short for the last lines on a loaded machine.
     let command = format!(
         "trap : INT; {PROGRAM} run --node logger --jobs {jobs} --state-dir {state}; echo \"ended with $?\"; read line"

@@ -1,4 +1,4 @@
-//! Tests of `logs` and `trigger --wait` against a solo daemon: live, whole, after a restart, and what is told.
+//! Tests of `logs` and `trigger --wait` against a solo daemon: live, whole, after a restart, and what is said.
 
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::process::{Child, ChildStdout, Command, Stdio};
@@ -149,10 +149,10 @@ fn a_program_that_was_not_found_is_told_in_history_and_logs() {
     let _node = serving(&spec);
     let run = cli_text(&spec, &["trigger", "seldom"]).trim().to_owned();
     await_record(&spec, "seldom", |record| record["run"] == run);
-    let told = "its program was not found";
-    assert!(cli_text(&spec, &["history", "--output"]).contains(&format!("(no output: {told})")));
+    let why = "its program was not found";
+    assert!(cli_text(&spec, &["history", "--output"]).contains(&format!("(no output: {why})")));
     let (code, out, err) = texts(&cli(&spec, &["logs", "seldom"]));
-    assert_eq!((code, out.as_str(), err), (Some(0), "", format!("cronkeeper: run `{run}`: {told}\n")));
+    assert_eq!((code, out.as_str(), err), (Some(0), "", format!("cronkeeper: run `{run}`: {why}\n")));
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! The commands that people are told to remove a record with, by the tools of the service itself.
+//! The commands for removing a record that messages name, run by the tools of the service itself.
 
 use super::*;
 use crate::support::process::output;

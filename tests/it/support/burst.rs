@@ -24,7 +24,7 @@ const AHEAD: SignedDuration = SignedDuration::from_secs(3);
 /// The program that creates the directories.
 pub const MARKER: &str = "/bin/mkdir";
 /// The program that prints the time, in nanoseconds since 1970.
-pub const TELLER: [&str; 2] = ["/bin/date", "+%s%N"];
+pub const DATE: [&str; 2] = ["/bin/date", "+%s%N"];
 
 /// Jobs due every second besides a group, each with its own offset within the second.
 const TICKS: usize = 5;
@@ -118,7 +118,7 @@ impl Burst {
         let waits = format!("'until [ -e {}/open ]; do sleep 0.05; done'", self.gate.path().display());
         let held = once(HELD, self.at - AHEAD, &waits, ", interrupted: rerun");
         let command = |name: &str| match self.is_timed {
-            true => format!("[{}, '{}']", TELLER[0], TELLER[1]),
+            true => format!("[{}, '{}']", DATE[0], DATE[1]),
             false => format!("[{MARKER}, {}]", self.mark(name).display()),
         };
         let splay = self.splay.map_or(String::new(), |longest| format!(", splay: {}s", longest.as_secs()));
@@ -200,7 +200,7 @@ impl Burst {
             return self.marks().collect();
         }
         let lines = nodes.iter().flat_map(|node| node.events().named("run.output"));
-        let time = |line: &Event| told(line.text("line"));
+        let time = |line: &Event| printed_time(line.text("line"));
         lines.filter(is_of_burst).map(|line| (line.text("job").to_owned(), time(&line))).collect()
     }
 
@@ -255,8 +255,8 @@ impl Burst {
     }
 }
 
-/// The time that [`TELLER`] printed.
-pub fn told(line: &str) -> SystemTime {
+/// The time that [`DATE`] printed.
+pub fn printed_time(line: &str) -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::from_nanos(line.trim().parse().expect("the program prints the time"))
 }
 

@@ -192,7 +192,7 @@ async fn whatever_ends_a_held_tree_keeps_its_program_from_beginning() {
     fixture.close().await;
 }
 
-/// Whoever ended it, its program never began, and that is how its end is told from any other.
+/// Whoever ended it, its program never began, and that distinguishes its end from any other.
 #[tokio::test]
 async fn a_held_program_that_somebody_kills_has_an_end_and_no_start() {
     let mut fixture = Fixture::new();
@@ -290,7 +290,7 @@ async fn a_warden_that_hangs_delays_no_held_program() {
     let seen = uptime();
     fixture.go_on();
     let (_, at) = fixture.began(tree_id).await;
-    assert!(at <= seen, "it is told when it began, not when the warden looked");
+    assert!(at <= seen, "it reports when it began, not when the warden looked");
     fixture.end().await;
     fixture.close().await;
 }

@@ -120,7 +120,7 @@ async fn a_request_whose_answer_is_lost_is_answered_as_if_it_had_been_written_on
     assert!(line.proxy.await_cuts(8, LONG));
 }
 
-/// Whoever is told that nothing was written goes on as if the job would run.
+/// A client that hears that nothing was written continues as if the job would run.
 #[tokio::test]
 async fn a_request_without_an_answer_is_reported_as_unclear_and_one_that_was_never_sent_as_unwritten() {
     let line = line().await;

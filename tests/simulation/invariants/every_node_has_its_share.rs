@@ -1,4 +1,4 @@
-//! Invariant: of a run on every node, each node that it was for has one share, or a skip of it, once and for ever.
+//! Invariant: of a run on every node, each node that it was for has one share, or a skip of it, once and forever.
 //!
 //! The write that moves the mark names the nodes: all that the cluster has known for a while and that have the labels. A
 //! share is given by a write that changes the run at its version, and only to a node that it named. It is run by that

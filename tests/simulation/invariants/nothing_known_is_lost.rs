@@ -35,7 +35,7 @@ pub struct NothingKnownIsLost {
     alive: BTreeMap<usize, BTreeSet<String>>,
     /// The nodes that have been in touch with the servers since the last loss, and since when.
     in_touch: BTreeMap<usize, Uptime>,
-    /// The nodes whose loop stands still: their backend may connect, and yet they write nothing.
+    /// The nodes whose loop is stalled: their backend may connect, and yet they write nothing.
     stalled: BTreeSet<usize>,
 }
 

@@ -363,10 +363,10 @@ fn an_alarm_that_is_told_again_while_it_stands_is_seen() {
         let record = JobRecord { alarms, ..JobRecord::new(last_scheduled, nonce) };
         committed(zxid, vec![set("/cronkeeper/jobs/a", serde_json::to_vec(&record).unwrap())], &[])
     };
-    let told = || hooked("on_stale", "");
-    assert_eq!(verdict(vec![written(1, true), told(), written(2, false), written(3, true), told()]), Ok(()));
-    assert_broken(vec![told(), written(1, true)], "more often than it was raised");
-    assert_broken(vec![written(1, true), told(), written(2, true), told()], "more often than it was raised");
+    let reported = || hooked("on_stale", "");
+    assert_eq!(verdict(vec![written(1, true), reported(), written(2, false), written(3, true), reported()]), Ok(()));
+    assert_broken(vec![reported(), written(1, true)], "more often than it was raised");
+    assert_broken(vec![written(1, true), reported(), written(2, true), reported()], "more often than it was raised");
 }
 
 fn request(zxid: i64, number: &str, uuid: u128) -> Fact {

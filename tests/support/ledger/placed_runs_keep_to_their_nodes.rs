@@ -1,4 +1,4 @@
-//! Rule: an attempt names one node for ever, a node has an offer as long as an attempt is placed there, and what was placed
+//! Rule: an attempt names one node forever, a node has an offer as long as an attempt is placed there, and what was placed
 //! runs only after its acceptance.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -13,7 +13,7 @@ use cronkeeper_core::term::{CandidateName, FencingToken, SessionId, Term, TermEn
 pub struct EventOrder {
     session: Option<SessionId>,
     candidate: Option<CandidateName>,
-    /// The node is not drained; absent until this session has told.
+    /// The node is not drained; absent until this session has reported it.
     may_join: Option<bool>,
     term: Option<Term>,
     newest_token: Option<FencingToken>,

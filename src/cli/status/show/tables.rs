@@ -50,7 +50,7 @@ pub(super) fn members(status: &Status) -> Table {
             shown(&member.host).map_or_else(|| "-".to_owned(), |_| member.pid.to_string()),
             member.version.clone(),
             member.published.digest.to_string(),
-            // While it cannot be read whether it is alive, this does not go on.
+            // This does not continue while it cannot be read whether it is alive.
             span(member.started_at, status.known_until()),
         ];
         row.extend(has_notes.then(|| notes(&member.published)));
@@ -162,7 +162,7 @@ pub(super) fn paused(status: &Status) -> Table {
     table
 }
 
-/// The alarms that stand.
+/// The active alarms.
 pub(super) fn alarms(status: &Status) -> Table {
     let mut table = Table::new(&["ALARM", "JOB", "RUN", "SINCE (UTC)", "FOR"]);
     for job in &status.jobs {

@@ -214,7 +214,7 @@ fn what_could_be_read_last_is_shown_as_old() {
     let shown = text_of(&status);
     for line in [
         "LEADER   unknown since 2026-11-20 02:59:31Z (host-a until then)",
-        "LEDGER   NOT READ, shown is what it held at 2026-11-20 02:59:30Z: no answer within 3 s",
+        "LEDGER   NOT READ, showing what it held at 2026-11-20 02:59:30Z: no answer within 3 s",
         "1      host-a              -                   …-lock-0000000007",
         "host-a  host-a.example  4242  0.1.0    11507a0e2f5e69d5  1d 23h",
         "load            -        -       -            2026-11-20 03:01:00  no leader",
@@ -223,7 +223,7 @@ fn what_could_be_read_last_is_shown_as_old() {
     }
     assert!(!shown.contains("leads"), "{shown}");
     let shown = text_of(&status.outlined());
-    assert!(shown.contains("\nLEDGER   NOT READ, shown is what it held at 2026-11-20 02:59:30Z\n"), "{shown}");
+    assert!(shown.contains("\nLEDGER   NOT READ, showing what it held at 2026-11-20 02:59:30Z\n"), "{shown}");
 }
 
 /// They may have ended since, unlike what the node runs itself.
@@ -333,7 +333,7 @@ fn a_placed_run_waits_for_its_node_to_accept_it_and_a_refused_one_says_why() {
     let reason = cronkeeper_core::run::RefusalReason::Labels;
     status.runs[0].refused =
         Some(cronkeeper_core::run::Refusal { node: NodeName::new("host-b"), reason, digest: None });
-    let expected = "not started yet; host-b refused it: its labels are not what the job asks for";
+    let expected = "not started yet; host-b refused it: its labels do not fit the job";
     assert_eq!(tables::run_state(&status.runs[0], &status), expected);
 }
 

@@ -77,7 +77,7 @@ pub enum GroupFailure {
     Refused {
         /// The change, and those of its job that were requested after it.
         pending: Vec<PendingCommit>,
-        /// The path whose rights or state stand in the way.
+        /// The path whose rights or state prevent the commit.
         path: String,
     },
 }

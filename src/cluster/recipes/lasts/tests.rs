@@ -74,7 +74,7 @@ fn a_job_without_a_record_has_the_one_that_its_history_makes() {
     let last = found.last.clone().unwrap();
     assert_eq!((found.at, found.success()), (None, LastSuccess::At(end("old", 60, Outcome::Success).ended_at)));
     assert_eq!((last.written.outcome, last.written.before), (Outcome::Failure, Some(Outcome::Success)));
-    // An earlier version goes on writing there.
+    // An earlier version continues to write there.
     put_history(&server, "old", &[(180, Outcome::Killed)]);
     assert_eq!(refresh(&mut known, &server).0, [Outcome::Success, Outcome::Killed]);
 }

@@ -18,7 +18,7 @@ use cronkeeper_core::clock::{Clock, Wake};
 use cronkeeper_core::lock::LockPath;
 use cronkeeper_core::term::FencingToken;
 
-/// An attempt fails for good after so many failures one after the other, with [`PAUSE`] between them.
+/// An attempt fails for good after this many failures in a row, with [`PAUSE`] between them.
 const MOST_FAILURES: usize = 50;
 
 /// An entry of this client.

@@ -40,7 +40,7 @@ pub fn is_of(name: &str, uuid: Uuid) -> bool {
     name.starts_with(&uuid.to_string()) || name.starts_with(&uuid.simple().to_string())
 }
 
-/// True if the entry is a reader's, which may hold the lock beside other readers.
+/// True if the entry is a reader's, which may hold the lock together with other readers.
 pub fn is_shared(name: &str) -> bool {
     let kind = name.len().checked_sub(SEQUENCE).and_then(|end| name.get(..end)).unwrap_or_default();
     SHARED.iter().any(|shared| kind.ends_with(shared))

@@ -41,7 +41,7 @@ pub enum LatchError {
     #[error("`{path}` exists and is not a latch")]
     NoLatch { path: LockPath },
     /// Another client came first, however often this one tried.
-    #[error("the latch `{path}` has changed meanwhile")]
+    #[error("the latch `{path}` has changed in the meantime")]
     Changed { path: LockPath },
     #[error(transparent)]
     Session(#[from] SessionError),
@@ -142,7 +142,7 @@ async fn try_wait<C: Session, K: Clock>(client: &C, clock: &K, path: &LockPath, 
     }
 }
 
-/// Removes a latch, so that the path can be used again. Whoever waits goes on waiting, for a new latch.
+/// Removes a latch, so that the path can be used again. Those who wait continue to wait, for a new latch.
 ///
 /// # Errors
 /// If the path is not a latch, if the session ends, or if the servers refuse.

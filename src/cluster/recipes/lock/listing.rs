@@ -62,7 +62,7 @@ pub struct ListedEntry {
 pub enum EntryRole {
     /// It holds the lock alone.
     Holds,
-    /// It holds the lock beside other readers.
+    /// It holds the lock together with other readers.
     Reads,
     /// It has a permit of the semaphore.
     HasPermit,

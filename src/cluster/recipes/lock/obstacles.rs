@@ -1,7 +1,7 @@
 //! Persistent entries in the queues of locks.
 //!
 //! An entry of a client goes with its session. A persistent one, which somebody has created by hand or by mistake, stays:
-//! whoever queues behind it waits for ever, or finds the lock held each time. So it must be named.
+//! whoever queues behind it waits forever, or finds the lock held each time. So it must be named.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,8 +14,8 @@ use crate::tree::Stat;
 const MOST: usize = 1_000;
 
 /// What an operator must know about such an entry.
-pub const STAYS: &str = "it is ahead in the queue of a lock and is not ephemeral: it stays, and whoever is behind it \
-                         waits, until somebody deletes it";
+pub const STAYS: &str = "it is ahead in the queue of a lock and is not ephemeral: everybody behind it waits until \
+    somebody deletes it";
 
 /// The path of the first such entry that was found, for each queue.
 pub type Known = BTreeMap<String, String>;

@@ -1,4 +1,4 @@
-//! Semaphores: whoever is first in a queue takes the permits.
+//! Semaphores: the first clients in a queue take the permits.
 //!
 //! Curator's users create an entry for each permit and then wait until no more than the permitted number
 //! exist. kazoo's wait first and then create. In both cases, only the first of the queue waits for permits, and wakes

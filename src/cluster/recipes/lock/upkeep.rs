@@ -10,7 +10,7 @@ use cronkeeper_core::clock::{Clock, Uptime, Wake};
 use cronkeeper_core::lease::Lease;
 use cronkeeper_core::lock::LockPath;
 
-/// Most renewals in flight at once: once there are so many, the oldest is too old to extend the lease.
+/// The most renewals in flight at once: beyond that, the oldest is too old to extend the lease.
 const RENEWALS: usize = 5;
 
 /// What happened to a session for locks.

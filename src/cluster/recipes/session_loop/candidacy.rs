@@ -49,7 +49,7 @@ pub(super) enum OpeningWrite {
     Acknowledged,
 }
 
-/// The record of a term's opening write, beside the check of the own candidate.
+/// The record of a term's opening write, which also checks the own candidate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OpeningRecord {
     Queue,

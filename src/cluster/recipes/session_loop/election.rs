@@ -1,6 +1,6 @@
 //! The node's way through the election under one session: its member, its candidate, its term and its lease.
 //!
-//! Decides what follows from an event. It sends the election's requests, of which at most one is in flight, and the
+//! Decides what follows from an event. It sends the election's requests, at most one of them in flight, and the
 //! renewals of the lease; all else it leaves to the session loop, as [`Act`]s. [`requests`] chooses the most urgent
 //! request, and [`results`] applies its result.
 //!
@@ -513,7 +513,7 @@ impl<C: Session, K: Clock> Election<C, K> {
         self.standstill.turned_meanwhile();
     }
 
-    /// The check of the daemon's loop is done: a node whose loop stands still does not lead.
+    /// The check of the daemon's loop is done: a node whose loop is stalled does not lead.
     pub fn loop_checked(&mut self, turned: Uptime) {
         self.unreceived.loop_turned(turned);
         if !self.standstill.loop_turns() && self.candidacy.candidate().is_some() {

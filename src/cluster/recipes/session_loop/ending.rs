@@ -20,7 +20,7 @@ pub enum SessionEnd {
 }
 
 impl SessionEnd {
-    /// The end that follows from a failed request; `None`: the session goes on.
+    /// The end that follows from a failed request; `None`: the session continues.
     pub(super) fn of(error: SessionError, options: &Options) -> Option<Self> {
         let (root, service) = (options.root.clone(), options.service.clone());
         match error {

@@ -236,7 +236,7 @@ impl<C: Session, K: Clock> JobLocks<C, K> {
         }));
     }
 
-    /// Releases all locks and gives up all requests: their runs are dead, and the daemon's loop stands still and does not
+    /// Releases all locks and gives up all requests: their runs are dead, and the daemon's loop is stalled and does not
     /// do it. Returns what the daemon must know.
     pub fn release_all(&mut self) -> Vec<Event> {
         let mut lost = Vec::new();

@@ -16,7 +16,7 @@ use crate::tree::{AtVersion, CommitError, Committed, Op, Session};
 use cronkeeper_core::clock::Uptime;
 use cronkeeper_core::lease::{Lease, Proof};
 
-/// Most renewals in flight at once: once there are so many, the oldest is too old to extend the lease.
+/// The most renewals in flight at once: beyond that, the oldest is too old to extend the lease.
 const RENEWALS: usize = 5;
 
 /// When a lease renewal was sent, and its result.

@@ -126,7 +126,7 @@ impl Membership {
         *self.name_wanted_until.get_or_insert(until)
     }
 
-    /// The name is this node's, or the wait for it begins anew.
+    /// The name is this node's, or the wait for it begins again.
     pub fn stop_waiting_for_name(&mut self) {
         self.name_wanted_until = None;
     }

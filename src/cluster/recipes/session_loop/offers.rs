@@ -27,8 +27,8 @@ const FRESH: Duration = Duration::from_secs(1);
 /// Most runs that a look reads: more than a leader has open on a node. Whoever makes more offers by hand has them read one
 /// look after the other, what is new first.
 const MOST: usize = 1_000;
-/// An offer is removed whose run has not been placed here for so long: nobody has made it with a run, or the commit that
-/// was to remove it was lost.
+/// An offer is removed if its run has not been placed here for this long: nobody has made it with a run, or the commit
+/// that was to remove it was lost.
 const BARE: Duration = Duration::from_secs(10);
 /// Most of those that a look removes.
 const MOST_REMOVED: usize = 500;
@@ -158,7 +158,7 @@ struct Known {
     /// The runs whose records were looked for, and when.
     read: BTreeMap<RunId, Uptime>,
     now: Uptime,
-    /// Not placed here for so long that their offers are removed, unless they are now.
+    /// Not placed here for long enough to remove their offers, unless they are placed now.
     bare: BTreeSet<RunId>,
 }
 

@@ -74,7 +74,7 @@ async fn keep<C: Session, K: Clock>(context: SessionContext<C, K>, place: Place)
         match context.line()?.get(&path).await {
             Ok((found, _)) if found == data => return Ok(()),
             Err(error) if !error.is_of_path() => return Err(error).at(&path),
-            // What cannot be read is written anew, if that is allowed.
+            // What cannot be read is written again, if that is allowed.
             Ok(_) | Err(_) => {}
         }
     }

@@ -1,4 +1,4 @@
-//! Steps down while the daemon's loop stands still.
+//! Steps down while the daemon's loop is stalled.
 //!
 //! A disk that does not answer blocks the daemon's loop, but not the session: without this the node would lead and do
 //! nothing.
@@ -16,8 +16,7 @@
 //!   leads to start, before it removes the member.
 //! - When the loop turns again the node recreates its member, claims its runs under it, and queues again.
 //!
-//! Only time in which this side was running counts: a process that was stopped as a whole is not a loop that stands
-//! still.
+//! Only time in which this side was running counts: a process that was stopped as a whole is not a stalled loop.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -28,7 +27,7 @@ use cronkeeper_core::ledger::{Change, CommitId};
 use cronkeeper_core::log_event::{self, TARGET};
 use cronkeeper_core::run::{Nonce, RunRecord, RunState, Version, millis};
 
-/// How far the node has stepped down because the daemon's loop stands still.
+/// How far the node has stepped down because the daemon's loop is stalled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     /// The loop turns.
@@ -81,7 +80,7 @@ pub(super) struct Standstill {
     timeout: Duration,
     /// The newest turn that a check has seen.
     turned: Uptime,
-    /// Since when the loop stands still, moved forward by any time in which this side did not run either.
+    /// Since when the loop has been stalled, moved forward by any time in which this side did not run either.
     since: Uptime,
     checked_at: Uptime,
 }
@@ -129,7 +128,7 @@ impl Standstill {
         }
     }
 
-    /// Measures how long the loop stands still. A loop that has not begun does not stand still.
+    /// Measures how long the loop has been stalled. A loop that has not begun is not stalled.
     fn measure(&mut self, turned: Uptime, now: Uptime) -> LoopStep {
         let unseen = now.since(self.checked_at);
         let was_away = unseen > self.timeout / 4;

@@ -1,6 +1,6 @@
 //! Handover of leadership to a named node.
 //!
-//! The successor is looked up while the term goes on. The term ends once all of its commits are answered; then the
+//! The successor is looked up while the term continues. The term ends once all of its commits are answered; then the
 //! position goes to the successor.
 
 use std::time::Duration;
@@ -53,7 +53,7 @@ impl Transfer {
         }
     }
 
-    /// The deadline, after which the handover is cancelled and the term goes on.
+    /// The deadline, after which the handover is cancelled and the term continues.
     pub fn until(&self) -> Option<Uptime> {
         match self {
             Self::Wanted(_, until) | Self::Certain(_, until) => Some(*until),

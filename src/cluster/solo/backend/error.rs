@@ -102,8 +102,8 @@ impl Backend {
 
     /// Ends the term for good, because its files can no longer be used.
     ///
-    /// While this node's member file exists, its runs may go on. Without it, another node may start them again, so the
-    /// lease is revoked too.
+    /// While this node's member file exists, its runs may continue. Without it, another node may start them again, so
+    /// the lease is revoked too.
     fn fail(&mut self, error: &BackendError) {
         if self.failed {
             return;

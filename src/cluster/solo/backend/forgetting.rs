@@ -14,7 +14,7 @@ use cronkeeper_core::job::{HISTORY_LIMIT, JobName};
 use cronkeeper_core::ledger::{self, forgetting};
 
 pub(super) struct Forgetting {
-    /// How long a job must have been gone; absent: records are kept for ever.
+    /// How long a job must have been gone; absent: records are kept forever.
     after: Option<Duration>,
     /// The jobs of this node's files, once the daemon has sent them.
     defined: Option<Arc<Defined>>,
@@ -37,7 +37,7 @@ impl Forgetting {
         self.defined.as_ref().map_or(usize::from(HISTORY_LIMIT), |defined| defined.history_limit(job))
     }
 
-    /// When a new leader checks first; absent if records are kept for ever.
+    /// When a new leader checks first; absent if records are kept forever.
     pub(super) fn first(&self, now: Instant) -> Option<Instant> {
         self.after.map(|after| now + forgetting::first(after))
     }

@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use super::RETRY;
 
-/// A failure is reported again after growing pauses, at most this long. If nothing has failed for so long, the next
+/// A failure is reported again after growing pauses, at most this long. If nothing has failed for that long, the next
 /// failure is a new one.
 const LONGEST_SILENCE: Duration = Duration::from_secs(60);
 /// Most errors of one outage that are reported when they first occur.

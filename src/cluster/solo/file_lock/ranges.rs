@@ -31,7 +31,7 @@ pub(super) enum RangeKind {
 }
 
 impl RangeKind {
-    /// False if others keep it from this file for so long. A range that this file holds already is kept.
+    /// False if others keep it from this file for that long. A range that this file holds already is kept.
     pub(super) fn within(self, file: &File, range: Range, within: Duration) -> io::Result<bool> {
         let (start, mut pause) = (Instant::now(), Duration::from_micros(50));
         while !try_lock(file, range, self)? {

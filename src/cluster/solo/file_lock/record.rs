@@ -109,7 +109,7 @@ impl Start {
 
 /// The token of the next holder: larger than the newest one, and not less than the microseconds since 1970.
 ///
-/// Without the clock, the tokens would begin anew when the sidecar is removed, or loses its newest writes in a power
+/// Without the clock, the tokens would start over when the sidecar is removed, or loses its newest writes in a power
 /// failure. Without the newest token, they would go back with a clock that was set back. None if there is no larger
 /// number.
 pub(super) fn next_token(newest: Option<FencingToken>, now: Timestamp) -> Option<FencingToken> {

@@ -18,7 +18,7 @@
 //! belong to somebody, or to a newer version.
 //!
 //! Whoever may write the sidecar can forge tokens and entries of the list. So it has the rights of the locked file,
-//! however it was created: those who may write that file share its lock, and can block it for ever anyway. Nobody can
+//! however it was created: those who may write that file share its lock, and can block it forever anyway. Nobody can
 //! pass for a holder of the lock, though: a record has a proof by the holder's secret key. The sidecar is accepted from
 //! root, from this user, from the owner of its directory, who could replace it anyway, and from whoever may write the
 //! file. Those who may only read the file lock it without a record, as do those who cannot create the sidecar.
@@ -54,7 +54,7 @@ const FLAGS: OFlags = OFlags::CLOEXEC.union(OFlags::NOFOLLOW).union(OFlags::NOCT
 /// Most holders at a time, which bounds the search for a free block.
 const MOST_HOLDERS: u32 = 100_000;
 
-/// Longest wait for the others' turns, each of which takes far less than a millisecond.
+/// Longest wait for the others' turns. Each takes far less than a millisecond.
 const LONGEST_TURN: Duration = Duration::from_secs(1);
 
 const TURN: Range = Range { start: 0, end: 1 };

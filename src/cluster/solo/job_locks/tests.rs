@@ -98,7 +98,7 @@ impl Node {
         assert_eq!(self.locks.take(Request::Release { id: LockRequestId(id) }, &self.background), None);
     }
 
-    /// Waits for the end of a thread. Returns what the daemon is told.
+    /// Waits for the end of a thread. Returns what the daemon receives.
     fn next(&mut self) -> Option<Event> {
         match self.notices.blocking_recv() {
             Some(BackendNotice::LocksWaited(waiter, end)) => self.locks.on_waited(waiter, end, &self.background),

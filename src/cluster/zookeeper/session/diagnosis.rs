@@ -106,7 +106,7 @@ impl Probe<'_> {
             }
             Seen::Silence => "accepts connections, but says nothing: it may be stopped, overloaded, or another service",
             Seen::HungUp | Seen::Bytes(_) => {
-                "hangs up on a question of ZooKeeper's: it may be another service, or not serve this host"
+                "hangs up on a request for ZooKeeper: it may be another service, or not serve this host"
             }
         };
         said.to_owned()
@@ -118,7 +118,7 @@ impl Probe<'_> {
         let addresses: Vec<_> = match timeout(self.patience.connect, lookup_host((host.as_str(), *port))).await {
             Ok(Ok(addresses)) => addresses.collect(),
             Ok(Err(error)) => return Err(format!("name not found ({error})")),
-            Err(_) => return Err("its name is not found in time".to_owned()),
+            Err(_) => return Err("its name was not found in time".to_owned()),
         };
         match timeout(self.patience.connect, TcpStream::connect(&*addresses)).await {
             Ok(Ok(stream)) => Ok(stream),
@@ -201,9 +201,9 @@ impl Probe<'_> {
         };
         match found {
             Ok(found) if found.starts_with(ZOOKEEPER) => {
-                "does not speak TLS: it is the port for clients without TLS; name the other one, or leave `--zookeeper-ca` \
-                 out"
-                .to_owned()
+                "does not speak TLS: it is the port for clients without TLS; name the other port, or leave out \
+                 `--zookeeper-ca`"
+                    .to_owned()
             }
             Ok(found) => found,
             Err(_) => "hangs up at the beginning of TLS: it may not speak TLS, or refuse this host".to_owned(),
@@ -333,7 +333,7 @@ mod tests {
             ("", "Zookeeper version: 3.8.0\nMode: read-only\n", "reads only"),
             ("", "Zookeeper version: 3.8.0\nMode: follower\n", "serves now, but gave no session"),
             ("", "srvr is not executed because it is not in the whitelist.\n", "it may have no quorum"),
-            ("", "\u{15}\u{3}\u{3}", "hangs up on a question"),
+            ("", "\u{15}\u{3}\u{3}", "hangs up on a request"),
         ];
         for (greeting, answer, part) in cases {
             let said = says(greeting, answer).await;

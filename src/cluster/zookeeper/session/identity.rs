@@ -45,9 +45,9 @@ impl Identity {
             Self::Known(belongs) => Ok(belongs),
             Self::Certificate => match timeout(TIMEOUT, by_certificate(client)).await {
                 Ok(belongs) => belongs.map_err(|error| ConnectError::Unreachable(error.to_string())),
-                Err(_) => Err(ConnectError::Unreachable(
-                    "the servers do not answer which identities this node has".to_owned(),
-                )),
+                Err(_) => {
+                    Err(ConnectError::Unreachable("the servers do not say which identities this node has".to_owned()))
+                }
             },
         }
     }
@@ -77,7 +77,7 @@ fn is_open(acl: &zk::Acl) -> bool {
     acl.scheme() == "world" && acl.permission().has(zk::Permission::WRITE)
 }
 
-/// `auth` stands for all identities of the session: the server replaces it by them.
+/// `auth` means all identities of the session: the server replaces it by them.
 static OWN_AND_EVERYBODY: [zk::Acl; 2] =
     [zk::Acl::new_const(zk::Permission::ALL, "auth", ""), zk::Acl::new_const(zk::Permission::ALL, "world", "anyone")];
 

@@ -4,8 +4,9 @@
 //! bounded amount of memory. The routine ones, which follow every run that goes well, have at most half of the places,
 //! start after the others and are dropped first: a service that does not answer them must not delay a page.
 //!
-//! The hooks of a run's end wait while its `on_start` runs, so that whoever both report to hears of the start first. An
-//! `on_start` that still waits when the `on_failure` of its run starts is dropped, because it would come too late.
+//! The hooks of a run's end wait while its `on_start` runs, so that the service to which both report hears of the start
+//! first. An `on_start` that still waits when the `on_failure` of its run starts is dropped, because it would come too
+//! late.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::{AddAssign, SubAssign};
@@ -36,7 +37,7 @@ pub(super) struct Load {
 }
 
 impl Load {
-    /// One hook that takes so many bytes.
+    /// One hook that takes this many bytes.
     pub fn of(bytes: usize) -> Self {
         Self { hooks: 1, bytes }
     }
@@ -67,7 +68,7 @@ pub(super) struct HookQueue {
     output: usize,
     /// The hooks that the warden was ordered to start.
     running: BTreeMap<TreeId, HookCall>,
-    /// The node ends and starts no more hooks.
+    /// The node ends and starts no further hooks.
     is_closed: bool,
 }
 
@@ -93,7 +94,7 @@ impl HookQueue {
         Ok(())
     }
 
-    /// True if so much more may wait.
+    /// True if this much more may wait.
     fn has_room(&self, mut load: Load) -> bool {
         load += self.load;
         !self.is_closed && load.hooks <= LONGEST && load.bytes <= LARGEST

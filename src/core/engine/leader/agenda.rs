@@ -1,6 +1,6 @@
 //! When jobs are due: at their time, or shortly before it.
 //!
-//! An occurrence of which nothing can turn out otherwise until it is due may be decided on before (see
+//! If nothing can change the decision about an occurrence until it is due, it may be decided before that (see
 //! [`horizon`](crate::engine::runs)). All others wait for their time.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,7 +16,7 @@ pub(super) struct Agenda {
     on_time: BTreeSet<(Timestamp, JobName)>,
     /// Jobs that may be decided on before their time.
     ahead: BTreeMap<Timestamp, BTreeSet<JobName>>,
-    /// The instant of which the first job was decided on ahead, and how many jobs were due then.
+    /// The instant whose first job was decided ahead of time, and how many jobs were due then.
     opened: Option<(Timestamp, usize)>,
 }
 

@@ -10,8 +10,8 @@
 //! - `late` is raised while a run waits to start, or when one has started too late. It ends when another starts in
 //!   time.
 //! - `long` ends with the attempt.
-//! - `stale` ends with a success. A paused job does not become stale, and the time without success counts anew when the
-//!   pause ends, or when a disabled job is enabled.
+//! - `stale` ends with a success. A paused job does not become stale, and the time without success starts again when
+//!   the pause ends, or when a disabled job is enabled.
 //!
 //! An alarm ends too when its key is removed, or its job disabled.
 

@@ -303,7 +303,7 @@ impl Book {
             return self.advance(cx, &job.name, at, None);
         }
         if runs.is_begun(&id) {
-            // Somebody set the mark back by hand. The occurrence has its run already, which goes on.
+            // Somebody set the mark back by hand. The occurrence already has its run, which continues.
             return self.advance(cx, &job.name, at, None);
         }
         if runs.is_over(&id) {
@@ -374,10 +374,13 @@ impl Book {
 
     /// The alarms of the jobs that have any, as in their records once all requested commits are accepted.
     pub fn alarms(&self) -> impl Iterator<Item = (&JobName, &StandingAlarms)> {
-        self.timelines.iter().map(|(name, timeline)| (name, &timeline.alarms)).filter(|(_, alarms)| alarms.stand())
+        self.timelines
+            .iter()
+            .map(|(name, timeline)| (name, &timeline.alarms))
+            .filter(|(_, alarms)| alarms.is_any_active())
     }
 
-    /// The jobs of which nothing is due before a time later than `now`, each with that time: its mark, as a rule.
+    /// The jobs that are not due before a time later than `now`, each with that time: its mark, as a rule.
     pub fn marks_after(&self, now: Timestamp) -> impl Iterator<Item = (&JobName, Timestamp)> {
         let marks = self.timelines.iter().map(move |(name, timeline)| (name, timeline.idle_until(now)));
         marks.filter(move |&(_, mark)| mark > now)

@@ -150,7 +150,7 @@ impl Pauses {
         let (job, at) = (timeline.job.clone(), timeline.version);
         let ended_at = |splay| paused.until.map_or(Timestamp::MAX, |until| earlier(until, splay));
         let until = job.as_ref().map_or(cx.due, |job| cx.due_for(job).min(ended_at(job.splay.delay())));
-        // A job that runs after others has no occurrences that could have passed; a chain in progress goes on.
+        // A job that runs after others has no occurrences that could have passed; a chain in progress continues.
         let is_due_by_time = job.as_ref().is_none_or(|job| job.schedule().is_some());
         let mark = if is_due_by_time { timeline.mark.max(until) } else { timeline.mark };
         let passed = job.as_ref().and_then(|job| misfire::missed(job, timeline.mark, until));

@@ -4,8 +4,8 @@
 //! service has lost the newer one. The leader's own mark counts: it knows that the occurrences until then are decided,
 //! even if it no longer knows how. Nothing else can tell, so the mark is written again at once.
 //!
-//! A store also shows that commits are lost of which nobody knows what they were. The next leader then begins nothing
-//! that one of them may have begun: it skips that as `rewound`.
+//! A store also shows that commits are lost without saying which. The next leader then begins nothing that one of them
+//! may have begun: it skips that as `rewound`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

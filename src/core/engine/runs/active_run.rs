@@ -626,7 +626,7 @@ impl ActiveRun {
     pub fn running_since(&self) -> Option<Timestamp> {
         let runs = match &self.state {
             ActiveRunState::Local(_) => self.process().is_some_and(|process| process.started.is_some()),
-            // A run whose node is gone may go on there until it is settled or begun again.
+            // A run whose node is gone may continue there until it is settled or begun again.
             ActiveRunState::Remote
             | ActiveRunState::CutOff
             | ActiveRunState::Placed

@@ -46,8 +46,8 @@ impl Admission {
         self.budget = (session_timeout / SHARE).min(LONGEST);
     }
 
-    /// True if one more attempt may be begun beside `starting` others. Once the limit was reached, a quarter of them
-    /// must start first, so that the next begins share commits.
+    /// True if one more attempt may be begun while `starting` others are starting. Once the limit was reached, a
+    /// quarter of them must start first, so that the next begins share commits.
     pub fn admits(&mut self, starting: usize) -> bool {
         self.is_full = !self.has_room(starting);
         !self.is_full

@@ -81,7 +81,7 @@ impl Times {
 pub(super) struct Changed {
     /// Any run may have waited for the change.
     pub all: bool,
-    /// Jobs of which a run ended or started to wait.
+    /// Jobs with a run that ended or started to wait.
     pub jobs: BTreeSet<JobName>,
     /// Groups in which a position may be free.
     pub groups: BTreeSet<Arc<str>>,

@@ -2,8 +2,8 @@
 //!
 //! A begin is a commit, and a start takes a fork and more; both are done before the time has come, and the process is
 //! then held (see [`Launch::not_before`](crate::process::Launch)). What may happen in between can take it back, but a
-//! node that dies in between leaves a run of which nobody can tell whether it began. So the horizon is little more than
-//! what commits and starts have just taken, and never more than [`LONGEST`].
+//! node that dies in between leaves a run that may or may not have begun. So the horizon is little more than what
+//! commits and starts have just taken, and never more than [`LONGEST`].
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ const MARGIN: Duration = Duration::from_millis(5);
 const FIRST_COMMIT: Duration = Duration::from_millis(10);
 /// Assumed until the first start has returned.
 const FIRST_START: Duration = Duration::from_micros(500);
-/// The share of a new sample in an average: one in so many.
+/// The weight of a new sample in an average: one part in this many.
 const SHARE: u32 = 8;
 
 /// What commits and starts have taken of late.

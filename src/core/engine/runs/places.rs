@@ -42,7 +42,7 @@ struct KnownPlace {
     is_suspect: bool,
     /// The jobs that it has refused for what it is, until it changes.
     refused: BTreeMap<JobName, Refused>,
-    /// It could start no process lately, or had a wrong clock.
+    /// It could not start processes recently, or had a wrong clock.
     pause: Option<Pause>,
     /// When an attempt was last placed there, by their number.
     placed_at: u64,
@@ -407,7 +407,7 @@ impl Places {
     pub fn note_failed_start(&mut self, node: &NodeName, now: Uptime) -> bool {
         let Some(place) = self.known.get_mut(node) else { return false };
         let took = place.takes_something();
-        place.pause(now, "could start no process lately");
+        place.pause(now, "could not start processes recently");
         took && !place.takes_something()
     }
 

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Each change of a placed run is a write at the version that was read, and so is its acceptance: one of the two fails. An
-//! attempt names one node for ever. That a node has accepted shows when the leader reads the run: once its answer is
+//! attempt names one node forever. That a node has accepted shows when the leader reads the run: once its answer is
 //! overdue, or when the leader needs to know.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -48,7 +48,7 @@ const FRESH: Duration = Duration::from_millis(100);
 const ASK_AGAIN: Duration = Duration::from_secs(2);
 /// An attempt that waits for locks is looked at so often.
 pub(super) const LOOK_AT_LOCKED_EVERY: Duration = Duration::from_secs(5);
-/// How long before its time an attempt is placed, beside what commits take.
+/// How long before its time an attempt is placed, in addition to what commits take.
 const TRANSFER: Duration = Duration::from_millis(20);
 /// Longest time that an attempt is placed before its time.
 const LONGEST_AHEAD: Duration = Duration::from_millis(500);
@@ -64,7 +64,7 @@ pub(super) struct Placing {
     reported: BTreeSet<RunId>,
     /// Runs that wait for room on the nodes that fit.
     crowd: Crowd<RunId>,
-    /// Jobs of which something is due that waits for room.
+    /// Jobs with a due run that waits for room.
     crowd_of_jobs: Crowd<JobName>,
     /// The jobs that no node can run, which are reported, and what keeps each node from them.
     unplaceable: BTreeMap<JobName, String>,
@@ -544,7 +544,7 @@ impl Runs {
         self.update(cx, run, record);
     }
 
-    /// Tries again what waits for room, as much as fits on a node with room for so many attempts.
+    /// Tries again what waits for room, as much as fits on a node with room for this many attempts.
     pub(super) fn try_crowded(&mut self, cx: &mut Context, node: &NodeName, room: usize) {
         let Self { placing, places, .. } = self;
         let fits = |run_where: &RunWhere| places.meets(node, run_where);

@@ -106,7 +106,7 @@ impl OwnWrites {
         self.order.range(number..).map(|(_, run)| run)
     }
 
-    /// Forgets how a run ended here: it goes on elsewhere.
+    /// Forgets how a run ended here: it continues elsewhere.
     fn drop_settled(&mut self, run: &RunId) {
         if let Some((number, OwnWrite::Settled(_))) = self.written.get(run) {
             self.order.remove(number);
@@ -292,7 +292,7 @@ impl Runs {
             // The unanswered write has ended it.
             RunLookup::Ended if active.ended().is_some_and(|ended| ended.may_be_written) => self.forget_own(cx, run),
             RunLookup::Ended => self.supersede(cx, run, StopCause::Settled),
-            // Whoever leads has it written again, or decides on it anew.
+            // The leader has it written again, or decides about it again.
             RunLookup::Absent(_) if active.is_offered() && !cx.leads() => self.drop_offer(cx, run),
             RunLookup::Absent(job) => {
                 self.report_absent(cx, run, job.as_deref());

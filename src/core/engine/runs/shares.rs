@@ -98,8 +98,8 @@ impl Runs {
         cx.shares(job).then(nodes)
     }
 
-    /// True if occurrences of the job that wait must go on waiting for one of its runs. What waits for a node that is away
-    /// holds nobody up.
+    /// True if waiting occurrences of the job must continue to wait for one of its runs. What waits for a node that is
+    /// away holds nobody up.
     pub fn is_held_up(&self, cx: &Context, job: &Job) -> bool {
         let is_away = |run: &RunId| cx.shares(job) && self.placing.unplaced.contains(run);
         let holds = |(id, run): (&RunId, &ActiveRun)| run.ended().is_none() && !is_away(id);
@@ -200,7 +200,7 @@ impl Runs {
         let is_older = |share: &RunId, active: &ActiveRun| {
             share.node().is_some_and(|node| nodes.contains(node))
                 && share.scheduled_at() < run.scheduled_at()
-                // Of what an operator has triggered and what is due, neither gives the other up.
+                // A triggered share does not replace one that is due, nor the other way round.
                 && (share.trigger(), run.trigger()) == (None, None)
                 && active.is_idle()
                 && active.record.kill.is_none()
@@ -239,7 +239,7 @@ impl Runs {
             Share::Drained => Verdict::Skip(SkipReason::Drained),
             Share::Unfit | Share::Unknown => Verdict::Skip(SkipReason::NoNode),
             _ if self.active.overlaps_on(job, node) => Verdict::Skip(SkipReason::Overlap),
-            // Of a group, the oldest begin first.
+            // The oldest of a group begin first.
             Share::Now(_) | Share::Full if has_rivals || job.concurrency_group.is_some() => queued,
             Share::Now(owner) => Verdict::Run(RunState::Placed, owner),
             Share::Full | Share::Away => Verdict::Await,
@@ -330,7 +330,7 @@ impl Runs {
         if answer == Commit::Accepted {
             cx.facts.extend(skips.iter().cloned().map(Fact::Skipped));
         } else {
-            // Whether they were written is not known.
+            // It is not known whether they were written.
             self.sharing.skips.remove(run.job());
         }
         if self.answered_run(run, id).is_none() {
@@ -375,7 +375,7 @@ impl Runs {
         if rejected.sought.take_if(|sought| sought == share).is_some() {
             rejected.ended.extend(has_ended.then(|| share.clone()));
             if has_ended || self.active.contains_key(share) {
-                // That was the reason. The next one is another.
+                // That was the reason; the next rejection has another one.
                 rejected.count = 1;
             }
             self.changed(cx, run.job());

@@ -355,7 +355,7 @@ impl Runs {
     /// Reads a run again that another node wrote, or may have written, while this leader was settling it. News that
     /// arrived meanwhile may be older than that write.
     pub(super) fn on_settled_by_another(&mut self, cx: &mut Context, run: &RunId) {
-        // The answer can come after the term: then the run is the affair of whoever leads now.
+        // The answer can come after the term: then the run is the business of the current leader.
         if !cx.leads() {
             return self.leave(cx, run);
         }
@@ -771,7 +771,7 @@ impl Runs {
     fn await_others(&mut self, cx: &mut Context, run: &RunId) {
         self.queue_again(cx, run);
         if self.active.get(run).is_some_and(|active| active.record.no_node_since.is_some()) {
-            // Its window goes on, also while others are in its way.
+            // Its window continues, even while others are in its way.
             self.check_now(cx, [run.clone()]);
         }
         self.apply_kill(cx, run);

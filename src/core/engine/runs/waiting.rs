@@ -114,7 +114,7 @@ impl ActiveRuns {
     }
 }
 
-/// True if one more run of the job may neither begin nor wait beside these.
+/// True if one more run of the job may neither begin nor wait in addition to these.
 pub(super) fn overlap<'r>(job: &Job, mut in_flight: impl Iterator<Item = &'r ActiveRun>) -> bool {
     match job.overlap {
         Overlap::Skip => in_flight.next().is_some(),
@@ -132,7 +132,8 @@ pub(super) fn margin(cx: &Context, run: &RunId) -> Duration {
     if is_awaited { Duration::from_secs(1) } else { Duration::ZERO }
 }
 
-/// Until when a run may go on while cut off: the second before another run of the job may begin. `None`: without limit.
+/// Until when a run may continue while cut off: the second before another run of the job may begin. `None`: without
+/// limit.
 ///
 /// With `after` that is when its `root` is due next; any other job is its own root.
 pub(in crate::engine) fn keep_until(

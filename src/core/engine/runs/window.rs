@@ -9,7 +9,7 @@
 //!
 //! The node that began the attempt knows that it started no process, or its next process proves it: an attempt that no
 //! journal records was not passed to a warden. If neither can prove it, the run counts as interrupted, by the rule of
-//! its job. An attempt that never had a process is not a failure, an interruption or a retry. A run of which an earlier
+//! its job. An attempt that never had a process is not a failure, an interruption or a retry. A run whose earlier
 //! attempt had a process is begun again without limit.
 
 use std::time::Duration;

@@ -54,7 +54,7 @@ fn a_day_that_was_left_out_and_is_not_any_more_does_not_fire_once_it_has_passed(
     assert!(begun(&accepted).is_empty() && skipped(&accepted).is_empty(), "{accepted:?}");
 }
 
-/// The gaps of which an edit is reported, as `since until`.
+/// The gaps for which an edit is reported, as `since until`.
 fn edited(fixture: &Fixture) -> Vec<String> {
     let reports = fixture.reports().into_iter().filter_map(|report| match report {
         Report::Edited { job, since, until } => Some(format!("{job} {since} {until}")),

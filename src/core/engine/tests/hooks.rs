@@ -402,14 +402,14 @@ fn the_files_that_a_hook_starts_without_are_reported_by_their_paths() {
     let files = [StartStep::Environment(problem), StartStep::Secret(problem)];
     let files = files.map(|step| UnusableFile { step, errno: 2 }).to_vec();
     fixture.handle(Event::Warden(Notice::WithoutFiles { tree_id, files }));
-    let told = fixture.reports().into_iter().filter_map(|report| match report {
+    let found = fixture.reports().into_iter().filter_map(|report| match report {
         Report::HookWithoutFile { hook, problem, .. } => Some(format!("{hook}: {problem}")),
         _ => None,
     });
     let no_file = "No such file or directory";
     let expected =
         [format!("on_failure: environment file /gone.env: {no_file}"), format!("on_failure: secret /gone: {no_file}")];
-    assert_eq!(told.collect::<Vec<_>>(), expected);
+    assert_eq!(found.collect::<Vec<_>>(), expected);
     fixture.started(tree_id);
     fixture.ended(tree_id, Exit::Code(0), None);
     assert_eq!(fixture.finished().last(), Some(&("on_failure", HookOutcome::Exited(Exit::Code(0)))));

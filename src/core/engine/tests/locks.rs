@@ -288,7 +288,7 @@ fn requests_to_release_and_refusals_are_reported() {
     assert!(fixture.reports().iter().any(|report| matches!(report, Report::LockRefused { .. })));
 }
 
-/// Two jobs of one group with one position and one lock, of which the first has its only position and fails.
+/// Two jobs of one group with one position and one lock. The first has the only position and fails.
 fn failing_beside_one_that_waits() -> (Fixture, LockRequestId) {
     let concurrency_group = Some(Group { name: "disk".into(), limit: 1 });
     let retries = Retries { limit: 1, delay: Duration::from_secs(5), ..Retries::default() };

@@ -281,7 +281,7 @@ fn news_received_during_a_commit_count_if_the_commit_is_rejected() {
     );
 }
 
-/// The run's owner is back, and the answer to marking it cut off was lost: the run goes on and blocks the next one.
+/// The run's owner is back, and the answer to marking it cut off was lost: the run continues and blocks the next one.
 #[test]
 fn a_run_of_which_nobody_knows_whether_it_was_marked_cut_off_is_looked_up() {
     let mut fixture = found(&job("a", "* * * * *"), OwnerState::Gone);

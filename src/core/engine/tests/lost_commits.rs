@@ -1,4 +1,4 @@
-//! A store that has lost commits, of which nobody knows what they were.
+//! A store that has lost commits, and nobody knows which.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -195,8 +195,8 @@ fn an_attempt_with_parameters_that_the_job_does_not_take_fails_without_a_process
             assert_eq!((end.run.parameters.names().as_str(), end.run.owner.node.as_str()), (*kept, "host-a"));
             let detail = end.detail.clone().unwrap();
             assert!(detail.contains(why) && detail.chars().count() <= 301, "{state:?}: {detail}");
-            let told = |report: &Report| matches!(report, Report::Finished(told) if **told == end);
-            assert!(fixture.reports().iter().any(told));
+            let is_end = |report: &Report| matches!(report, Report::Finished(finished) if **finished == end);
+            assert!(fixture.reports().iter().any(is_end));
             let [(hook, names)] = &fixture.called()[..] else { panic!("{:?}", fixture.called()) };
             assert_eq!((hook.name(), names.as_str()), ("on_failure", *kept));
         }

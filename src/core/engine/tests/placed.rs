@@ -864,7 +864,7 @@ fn a_waiting_run_that_the_service_has_lost_is_written_again_before_it_is_placed(
     assert_eq!(cluster.started_on("a"), ["host-b", "host-b"]);
 }
 
-/// Loses the last writes that made one of the records so, and connects all nodes anew.
+/// Loses the last writes that put one of the records into this state, and reconnects all nodes.
 fn lose_what_made(cluster: &mut Cluster, is: impl Fn(&cluster::Ledger) -> bool) {
     assert!(is(&cluster.ledger));
     while is(&cluster.ledger) {
@@ -1225,7 +1225,7 @@ fn jobs_of_all_kinds() -> Vec<Job> {
     ]
 }
 
-/// Applies a fate, as far as it is possible. A node that leads is elected anew only once it leads no more.
+/// Applies a fate, as far as it is possible. A leading node is elected again only after its term is over.
 fn befall(cluster: &mut Cluster, fate: Fate) {
     match fate {
         Fate::Pass(ms) => cluster.pass(Duration::from_millis(ms.into())),

@@ -131,7 +131,7 @@ fn an_occurrence_is_not_begun_again_though_the_service_has_lost_its_mark() {
     assert!(fixture.starts().is_empty());
 }
 
-/// The leader of a run that goes on here.
+/// The leader of a run that continues here.
 fn running() -> (Fixture, Start) {
     let mut fixture = Fixture::settled("10:00:00", vec![kinds()[0].clone()]);
     fixture.pass(1);

@@ -102,7 +102,7 @@ fn what_a_client_with_all_rights_puts_into_the_environment_of_a_run_reaches_no_p
     let (place, stranger) = (Place::on(&ensemble), stranger(&ensemble));
     let found = |name: &str| scratch.path().join(name);
     let command = |name: &str| format!("'printf \"%s|\" \"$LD_PRELOAD\" >> {}; exit 1'", found(name).display());
-    let hook = r#"on_failure: 'echo "told [$DAY] [$LD_PRELOAD$PERL5OPT]"'"#;
+    let hook = r#"on_failure: 'echo "got [$DAY] [$LD_PRELOAD$PERL5OPT]"'"#;
     let at = soon();
     let [a, b] = in_line(["a", "b"].map(|name| {
         let file = jobs(&[
@@ -117,7 +117,7 @@ fn what_a_client_with_all_rights_puts_into_the_environment_of_a_run_reaches_no_p
         ]);
         usual(place.node(name)).jobs(&file)
     }));
-    let told = |node: &Node, job: &str, line: &str| {
+    let got = |node: &Node, job: &str, line: &str| {
         node.await_where("run.output", LONG, |event| event.text("job") == job && event.text("line") == line);
     };
 
@@ -134,7 +134,7 @@ fn what_a_client_with_all_rights_puts_into_the_environment_of_a_run_reaches_no_p
         "{end}"
     );
     a.await_where("run.finished", LONG, |event| event.text("run") == run && event.text("reason") == "parameters");
-    told(&a, "retried", "told [] []");
+    got(&a, "retried", "got [] []");
 
     // Found by the next leader: a run that it must begin again, and one that it must end.
     for (job, on_loss) in [("planted", "rerun"), ("settled", "interrupt")] {
@@ -148,7 +148,7 @@ fn what_a_client_with_all_rights_puts_into_the_environment_of_a_run_reaches_no_p
     for (job, outcome, reason) in [("planted", "failure", "parameters"), ("settled", "interrupted", "node-died")] {
         let end = place.await_end(&format!("{job}.{AT}"));
         assert_eq!((&end["outcome"], &end["reason"]), (&json!(outcome), &json!(reason)), "{end}");
-        told(&b, job, "told [1] []");
+        got(&b, job, "got [1] []");
     }
     assert_eq!(std::fs::read_to_string(found("retried")).unwrap(), "|", "one attempt, before the record was rewritten");
     assert!(!found("planted").exists() && !found("settled").exists());

@@ -45,7 +45,7 @@ impl Scene {
         self
     }
 
-    fn told(mut self) -> Self {
+    fn acknowledged(mut self) -> Self {
         self.ends.push(AcceptedEnd { node: "a".into(), run: RUN.into() });
         self
     }
@@ -83,11 +83,11 @@ fn what_a_majority_has_and_a_server_does_not_show_is_lost() {
 
 #[test]
 fn an_end_that_a_node_was_told_is_written_and_that_no_majority_has_is_lost() {
-    let lost_by = |servers: &[usize]| Scene::with_end_at(servers).shown(END, &[RUNNING]).told().losses();
-    let told = format!("the end of {RUN}, which node a was told is written");
-    let by_the_others = format!("ZooKeeper lost 0x1000000a3 (servers 0 of 3 have it in their logs): {told}");
+    let lost_by = |servers: &[usize]| Scene::with_end_at(servers).shown(END, &[RUNNING]).acknowledged().losses();
+    let what = format!("the end of {RUN}, which was acknowledged to node a");
+    let by_the_others = format!("ZooKeeper lost 0x1000000a3 (servers 0 of 3 have it in their logs): {what}");
     assert_eq!(lost_by(&[0]), [by_the_others]);
-    assert_eq!(lost_by(&[]), [format!("ZooKeeper lost a transaction (none of 3 servers has it in its log): {told}")]);
+    assert_eq!(lost_by(&[]), [format!("ZooKeeper lost a transaction (none of 3 servers has it in its log): {what}")]);
 }
 
 /// A server that has forgotten them came to lead, and has carried out what came later.
@@ -125,12 +125,12 @@ fn a_run_that_does_not_end_is_not_zookeepers_fault_if_nobody_was_told_of_its_end
 
 #[test]
 fn what_is_as_the_logs_have_it_is_not_zookeepers_fault() {
-    let ended = Scene::with_end_at(&[0, 1, 2]).shown(END, &[ENDED]).told();
+    let ended = Scene::with_end_at(&[0, 1, 2]).shown(END, &[ENDED]).acknowledged();
     assert_eq!(ended.losses(), [""; 0]);
     // A server that has not carried out the end yet, and one that did so while it was read.
-    let soon = Scene::with_end_at(&[0, 1, 2]).shown(BEGIN, &[RUNNING]).shown(BEGIN, &[ENDED]).told();
+    let soon = Scene::with_end_at(&[0, 1, 2]).shown(BEGIN, &[RUNNING]).shown(BEGIN, &[ENDED]).acknowledged();
     assert_eq!(soon.losses(), [""; 0]);
-    let mut twice = Scene::with_end_at(&[0, 1, 2]).shown(END + 1, &[RUNNING, ENDED]).told();
+    let mut twice = Scene::with_end_at(&[0, 1, 2]).shown(END + 1, &[RUNNING, ENDED]).acknowledged();
     twice.log(&[0, 1, 2], END + 1, || vec![create(RUNNING)]);
     assert_eq!(twice.losses(), [""; 0]);
     let mut members = Scene::with_end_at(&[0, 1, 2]).shown(END + 1, &[ENDED]);

@@ -10,7 +10,7 @@ use crate::support::proxy::{Passed, Side};
 /// The script of a commit.
 const COMMIT: &str = include_str!("../../../../src/cluster/redis/commit.lua");
 
-/// A commit that a client has asked for, and what it was told.
+/// A commit that a client has asked for, and the answer.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Asked {
     pub request: Request,
@@ -178,12 +178,12 @@ mod tests {
         let replies =
             b"*3\r\n:0\r\n:7\r\n$1\r\n5\r\n:1\r\n*3\r\n:0\r\n:8\r\n$1\r\n5\r\n:0\r\n*3\r\n:0\r\n:9\r\n$1\r\n5\r\n\
                         *3\r\n:1\r\n:0\r\n:-1\r\n";
-        let told = |replies: &[u8]| {
+        let acknowledged = |replies: &[u8]| {
             let found = of_connection(&Stream::of(&[&all]), &Stream::of(&[replies]));
             found.iter().map(|asked| asked.is_acknowledged).collect::<Vec<_>>()
         };
-        assert_eq!(told(replies), [true, false, true, false]);
-        assert_eq!(told(b"*3\r\n:0\r\n:7\r\n$1\r\n5\r\n-UNBLOCKED\r\n"), [false; 4]);
-        assert_eq!(told(b"-READONLY\r\n:1\r\n"), [false; 4]);
+        assert_eq!(acknowledged(replies), [true, false, true, false]);
+        assert_eq!(acknowledged(b"*3\r\n:0\r\n:7\r\n$1\r\n5\r\n-UNBLOCKED\r\n"), [false; 4]);
+        assert_eq!(acknowledged(b"-READONLY\r\n:1\r\n"), [false; 4]);
     }
 }

@@ -157,7 +157,7 @@ impl<C: Session, K: Clock> Election<C, K> {
             places: is_leader,
             watches_places: is_leader && !self.membership.watches_places(),
             observes: node.desired.published.never_leads,
-            // If the survey fails, the next one looks at all of them anew.
+            // If the survey fails, the next one looks at all of them again.
             strays: is_leader.then(|| std::mem::take(&mut self.strays)),
         };
         let known = node.cluster.clone().filter(|_| is_leader);

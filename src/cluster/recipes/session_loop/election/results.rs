@@ -265,7 +265,7 @@ impl<C: Session, K: Clock> Election<C, K> {
         self.act(Act::UpdateAccess);
         let term = Term { token: opened.token, candidate };
         self.emit(Event::Elected { term, lease_until, snapshot: opened.snapshot, took: now.since(since) });
-        // The leader before may be gone: whoever asks who is missing must not wait for the next survey.
+        // The leader before may be gone: the answer to "who is missing" must not wait for the next survey.
         self.surveys.now(now);
     }
 

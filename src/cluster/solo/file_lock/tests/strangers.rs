@@ -131,8 +131,8 @@ fn assert_locks_beside(file: &Path, why: &str) {
     for kind in [LockKind::Mutex, LockKind::Shared, LockKind::Exclusive] {
         let held = try_take_free(file, kind).unwrap_or_else(|error| panic!("{why}: {error}"));
         assert!(is_busy(file, LockKind::Mutex), "{why}: others are excluded");
-        let told = held.unrecorded.as_ref().expect("it has no record").to_string();
-        assert!(told.contains(why) && told.contains("remove it"), "{told}");
+        let said = held.unrecorded.as_ref().expect("it has no record").to_string();
+        assert!(said.contains(why) && said.contains("remove it"), "{said}");
         assert_eq!(held_by_key(file, &[LockKey::draw()]).unwrap(), None);
     }
     let refused = try_take_free(file, permits(2, 1)).unwrap_err();

@@ -97,7 +97,7 @@ impl Judged<'_> {
         let succeeded = success.at(self.now);
         let counts = success.is_current && !self.is_paused;
         match self.stood(Alarm::Stale) {
-            // It ends with a success, and not because its time counts anew.
+            // It ends with a success, and not because its time starts again.
             Some(stood) if succeeded.is_some_and(|at| at > stood.since || stood.since > self.now) => {
                 (Verdict::Well, None)
             }

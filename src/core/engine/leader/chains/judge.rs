@@ -167,7 +167,7 @@ fn is_in_time(cx: &Context, case: &Case<'_>) -> Judgement {
     if is_late { Err(Objection::Skip(SkipReason::Missed)) } else { Ok(()) }
 }
 
-/// Checks the room beside the job's other runs.
+/// Checks whether the job's other runs leave room.
 fn has_room(cx: &Context, runs: &Runs, case: &Case<'_>) -> Judgement {
     if runs.contains(case.run) || runs.is_undecidable(cx, case.run.job()) {
         return Err(Objection::Wait);

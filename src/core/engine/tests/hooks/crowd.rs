@@ -15,7 +15,7 @@ fn many(count: usize, hooks: &[Hook]) -> Vec<Job> {
     (0..count).map(|number| due(&format!("j{number:05}"), hooks)).collect()
 }
 
-/// A leader with the runs of these jobs, all of which have started, and their trees.
+/// A leader with the started runs of these jobs, and their trees.
 fn all_started(jobs: Vec<Job>) -> (Fixture, Vec<TreeId>) {
     let mut fixture = Fixture::settled("10:00:00", jobs);
     fixture.pass(1);
@@ -65,7 +65,7 @@ fn a_failure_overtakes_the_start_of_its_run_which_is_then_not_told() {
     assert_eq!(fixture.finished(), [("on_start", HookOutcome::Dropped)]);
     assert_eq!(fixture.hooks(), ["on_failure j00019.20261120T100001Z failure"]);
     fixture.ended(tree_ids[0], Exit::Code(1), None);
-    assert!(fixture.hooks_of_all().is_empty(), "its start is being told");
+    assert!(fixture.hooks_of_all().is_empty(), "its start is being reported");
     fixture.ended(open[0].tree_id, Exit::Code(0), None);
     let next = fixture.hooks();
     assert_eq!(next, ["on_failure j00000.20261120T100001Z failure", "on_start j00008.20261120T100001Z attempt 1"]);

@@ -47,7 +47,7 @@ pub struct Node {
     is_gone: bool,
     /// The cluster knows no place of it.
     is_forgotten: bool,
-    /// The runs of which it gets news.
+    /// The runs that it gets news of.
     pub watched: BTreeSet<RunId>,
     jobs: JobSet,
     place: Place,
@@ -100,7 +100,7 @@ fn files(jobs: Vec<Job>) -> JobSet {
 }
 
 impl Cluster {
-    /// So many nodes with these jobs, none of which leads.
+    /// This many nodes with these jobs. None of them leads.
     pub fn new(nodes: usize, wall: &str, jobs: Vec<Job>) -> Self {
         let now = Now { wall: at(wall), up: Uptime::ZERO + Duration::from_secs(1000) };
         let ledger = Ledger { revision: 100, ..Ledger::default() };
@@ -192,7 +192,7 @@ impl Cluster {
         self.tell_members();
     }
 
-    /// The node's process dies, and all that it has started. Its session goes on for the others.
+    /// The node's process dies, and all that it has started. For the others its session still lasts.
     pub fn crash(&mut self, index: usize) {
         let node = &mut self.nodes[index];
         (node.is_frozen, node.is_crashed) = (true, true);
@@ -463,8 +463,8 @@ impl Cluster {
         match request {
             ledger::Request::Commit { id, change } => {
                 let (answer, token) = self.write(index, &change);
-                let told = if is_lost && answer != Commit::Fenced { Commit::Unknown } else { answer };
-                self.handle(index, answered(id, told, token));
+                let answer = if is_lost && answer != Commit::Fenced { Commit::Unknown } else { answer };
+                self.handle(index, answered(id, answer, token));
                 if answer == Commit::Accepted {
                     self.notify(index, &change);
                 }
@@ -528,7 +528,7 @@ impl Cluster {
         (Commit::Accepted, token)
     }
 
-    /// Notifies whom a change concerns.
+    /// Notifies those affected by a change.
     fn notify(&mut self, writer: usize, change: &Change) {
         for write in change.writes() {
             match write {
@@ -865,7 +865,7 @@ impl Ledger {
                     if record.state != RunState::Queued {
                         let attempt = (record.id(), record.attempt);
                         let node = self.attempts.entry(attempt).or_insert_with(|| record.owner.node.clone());
-                        assert_eq!(*node, record.owner.node, "an attempt names one node, for ever: {change:?}");
+                        assert_eq!(*node, record.owner.node, "an attempt names one node, forever: {change:?}");
                     }
                     let version = at.map_or(Version::FIRST, Version::next);
                     self.running.insert(record.id(), (record.clone(), version));

@@ -1,5 +1,5 @@
 //! Invariant: the hook of an alarm starts at most once each time that the alarm is raised, and only after the job's
-//! record says that it stands.
+//! record says that it is active.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,14 +13,14 @@ use super::{Invariant, ops};
 use crate::ledger::txn::Txn;
 
 #[derive(Default)]
-pub struct AlarmsAreToldOnce {
-    /// The alarms that stand: the job, and the alarm's hook.
+pub struct AlarmsAreReportedOnce {
+    /// The active alarms: the job, and the alarm's hook.
     standing: BTreeSet<(String, &'static str)>,
-    /// How often each was raised and not told since.
+    /// How often each was raised and not reported since.
     untold: BTreeMap<(String, &'static str), usize>,
 }
 
-impl AlarmsAreToldOnce {
+impl AlarmsAreReportedOnce {
     fn written(&mut self, txn: &Txn) {
         for op in ops(txn) {
             let (Op::Create { path, data, .. } | Op::Set { path, data, .. }) = op else { continue };
@@ -32,7 +32,7 @@ impl AlarmsAreToldOnce {
             for alarm in Alarm::ALL {
                 let key = (job.to_owned(), alarm.hook().as_str());
                 if record.alarms.get(alarm).is_none() {
-                    // What was not told by then is not told any more.
+                    // What was not reported by then is not reported any more.
                     self.standing.remove(&key);
                 } else if self.standing.insert(key.clone()) {
                     *self.untold.entry(key).or_default() += 1;
@@ -41,7 +41,7 @@ impl AlarmsAreToldOnce {
         }
     }
 
-    fn told(&mut self, hook: &str, job: &str) -> Result<(), String> {
+    fn reported(&mut self, hook: &str, job: &str) -> Result<(), String> {
         let Some(alarm) = Alarm::ALL.into_iter().find(|alarm| alarm.hook().as_str() == hook) else { return Ok(()) };
         let untold = self.untold.entry((job.to_owned(), alarm.hook().as_str())).or_default();
         match untold.checked_sub(1) {
@@ -52,12 +52,12 @@ impl AlarmsAreToldOnce {
     }
 }
 
-impl Invariant for AlarmsAreToldOnce {
+impl Invariant for AlarmsAreReportedOnce {
     fn observe(&mut self, _at: Uptime, fact: &Fact) -> Result<(), String> {
         match fact {
             Fact::Committed { txn, .. } => self.written(txn),
             Fact::Hooked { node, hook, job, .. } => {
-                self.told(hook, job).map_err(|what| format!("on node {node}: {what}"))?;
+                self.reported(hook, job).map_err(|what| format!("on node {node}: {what}"))?;
             }
             _ => {}
         }
