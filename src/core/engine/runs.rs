@@ -93,8 +93,12 @@ pub(super) struct Runs {
     own_writes: OwnWrites,
     /// When the attempts that are placed on this node are answered.
     offers: Times,
-    /// Before this time no offer is accepted that is found by the first look after a reconnect.
-    first_offers_from: Uptime,
+    /// Before this time nothing is accepted that was placed elsewhere before: after a reconnect whoever has the run may
+    /// write that the service has lost it.
+    moved_from: Uptime,
+    /// Before this time nothing is accepted that the first look after a reconnect has found: what was taken back may have
+    /// returned by a loss. `None` after that look.
+    first_from: Option<Uptime>,
     /// Until when commits may have begun something that is lost, as last read.
     noted_loss: Option<Timestamp>,
     places: Places,
@@ -482,6 +486,8 @@ impl Runs {
             Some(active) if found.as_ref().is_some_and(|(_, version)| *version < active.version) => {
                 self.look_up(cx, run);
             }
+            // Read before the write that makes it, which the same connection carries later.
+            Some(active) if active.is_new && found.is_none() => {}
             Some(active) if active.commit.is_some() => active.note_news(News::Changed(found)),
             Some(active) if active.is_local() => self.on_own_read(cx, run, found),
             Some(_) => self.on_news(cx, run, News::Changed(found)),

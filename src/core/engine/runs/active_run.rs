@@ -43,7 +43,7 @@ pub(in crate::engine) struct ActiveRun {
     /// When the record of a placed run was last read; and when it was last asked for, if it was not read since.
     pub read_at: Option<Uptime>,
     pub asked_at: Option<Uptime>,
-    /// The record of a run that waits, while the write that begins it is not answered.
+    /// The record of a run that no node had, while the write that begins or moves it is not answered.
     pub waiting: Option<Box<RunRecord>>,
     /// The write that makes its record is not answered.
     pub is_new: bool,
@@ -502,7 +502,7 @@ impl ActiveRun {
         matches!(self.state, ActiveRunState::Unowned)
     }
 
-    /// Takes back the record of a run that waits: it could not be begun. Returns false if it did not wait.
+    /// Takes back the record of a run that no node had: it could not be begun, or moved. Returns false if a node had it.
     pub fn put_back(&mut self) -> bool {
         let waiting = self.waiting.take();
         let is_waiting = waiting.is_some();

@@ -31,25 +31,25 @@ impl Runs {
     /// Handles the attempts that are placed on this node: the ids of all, and the records of those that are new.
     pub fn on_offers(&mut self, cx: &mut Context, listed: &BTreeSet<RunId>, found: Vec<(RunRecord, Version)>) {
         let is_gone = |id: &RunId, run: &ActiveRun| run.is_offered() && run.commit.is_none() && !listed.contains(id);
-        let not_before = std::mem::take(&mut self.first_offers_from);
         let gone = self.active.iter().filter(|(id, run)| is_gone(id, run)).map(|(id, _)| id.clone());
         // The list may be older than what this node knows.
         gone.collect::<Vec<_>>().into_iter().for_each(|run| cx.ledger(Request::ReadRun(run)));
         for (record, version) in found {
             if is_for(cx, &record) {
-                self.take_offer(cx, record, version, not_before);
+                self.take_offer(cx, record, version);
             }
         }
+        self.first_from = None;
     }
 
-    fn take_offer(&mut self, cx: &mut Context, record: RunRecord, version: Version, not_before: Uptime) {
+    fn take_offer(&mut self, cx: &mut Context, record: RunRecord, version: Version) {
         let run = record.id();
         if !self.active.contains_key(&run) && self.is_over_here(cx, &record) {
             // The service has lost that it was accepted.
             return self.look_up_over(cx, &run, record, version);
         }
         match self.active.get_mut(&run) {
-            None => self.insert_offered(cx, record, version, not_before),
+            None => self.insert_offered(cx, record, version),
             Some(active) if version < active.version => {}
             Some(active) if active.commit.is_some() => active.note_news(News::Changed(Some((record, version)))),
             Some(active) if active.is_offered() => {
@@ -61,7 +61,9 @@ impl Runs {
     }
 
     /// Adds an attempt that is placed on this node.
-    pub(super) fn insert_offered(&mut self, cx: &mut Context, record: RunRecord, version: Version, not_before: Uptime) {
+    pub(super) fn insert_offered(&mut self, cx: &mut Context, record: RunRecord, version: Version) {
+        let moved_from = (record.attempt > 1).then_some(self.moved_from);
+        let not_before = self.first_from.max(moved_from).unwrap_or(Uptime::ZERO);
         let (run, offer) = (record.id(), Offer::new(cx.now.up, not_before));
         let state = ActiveRunState::Local(LocalRun { job: None, phase: Phase::Offered(offer) });
         self.active.insert(run.clone(), ActiveRun::new(record, version, state));

@@ -594,6 +594,14 @@ impl Runs {
                 self.report_rewound(cx, run);
                 self.commit_next(cx, run);
             }
+            Some((record, version)) if is_moved_after_loss(cx, active, &record) => {
+                active.version = version;
+                if let Some(process) = active.process_mut() {
+                    process.needs_change_owner = true;
+                }
+                self.report_rewound(cx, run);
+                self.commit_next(cx, run);
+            }
             None if is_unconfirmed && cx.leads() && active.record.placement.is_some() => {
                 // Its acceptance is not answered. The service may have lost that it was placed.
                 self.drop_offer(cx, run);
@@ -769,6 +777,13 @@ fn deadline_of(run: &RunRecord, now: Now) -> Deadline {
         (OnLoss::CutOff, Some(until)) => Deadline::LeaseAnd(now.up_at(until)),
         (OnLoss::CutOff, None) => Deadline::None,
     }
+}
+
+/// True if a run that this node has was placed elsewhere, and is not accepted there. While this session lasts, a leader
+/// does that only if the service has lost that the run was accepted here.
+fn is_moved_after_loss(cx: &Context, active: &ActiveRun, found: &RunRecord) -> bool {
+    let is_moved = found.state == RunState::Placed && found.attempt > active.record.attempt;
+    is_moved && active.was_accepted_here() && cx.owner().as_ref() == Some(&active.record.owner)
 }
 
 /// True for a run that is placed, and not accepted.

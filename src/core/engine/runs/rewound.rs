@@ -135,8 +135,7 @@ impl Runs {
     pub fn look_for_own_writes(&mut self, cx: &mut Context) {
         cx.ledger(Request::ReadInFlight);
         self.read_accepted(cx);
-        // What this node has not known before may be an offer that was taken back, and that is back by the loss.
-        self.first_offers_from = cx.now.up + self.claims_take();
+        self.first_from = Some(cx.now.up + self.claims_take());
         self.put_off_placed(cx);
         self.share_out_again(cx);
         self.own_writes.found = 0;
@@ -145,6 +144,11 @@ impl Runs {
         let later = self.own_writes.runs_from(first_after_loss).filter(|run| !self.is_own(run)).cloned();
         later.collect::<Vec<_>>().iter().for_each(|run| self.look_up(cx, run));
         self.look_up_before(cx, first_after_loss);
+    }
+
+    /// The connection is back under the same session.
+    pub fn doubt_moved(&mut self, cx: &Context) {
+        self.moved_from = cx.now.up + self.claims_take();
     }
 
     /// Reads the attempts that this node has accepted: the ledger may have them as placed, or as taken back. Those that are

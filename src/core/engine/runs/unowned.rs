@@ -162,7 +162,7 @@ impl Runs {
         }
         let (Some((record, version)), leads) = (found, cx.leads()) else { return };
         if !leads && offers::is_for(cx, &record) {
-            return self.insert_offered(cx, record, version, self.first_offers_from);
+            return self.insert_offered(cx, record, version);
         }
         if leads {
             let record = as_known_here(cx, record);
@@ -208,7 +208,7 @@ impl Runs {
         let Some(active) = self.active.get_mut(run) else { return };
         let before = std::mem::replace(&mut active.record, record.clone());
         let taken_from = (before.state == RunState::Placed).then(|| before.owner.node.clone());
-        active.waiting = before.state.waits().then(|| Box::new(before));
+        active.waiting = (!before.state.has_process()).then(|| Box::new(before));
         let at = active.version;
         let purpose = Purpose::UpdateRun { run: run.clone(), is_cut_off: record.state == RunState::CutOff, in_doubt };
         let id = cx.commit(Change::UpdateRun { at, run: record, taken_from }, purpose);
@@ -417,11 +417,14 @@ impl Runs {
                 let is_doubtful = active.is_unanswered() && active.is_placed_by(resumed_at);
                 !is_gone && (active.put_back() || waits_for_leader(active) || is_doubtful)
             };
-            return if self.active.get_mut(run).is_some_and(is_lost) {
-                self.look_up(cx, run)
-            } else {
-                self.leave(cx, run)
-            };
+            if !self.active.get_mut(run).is_some_and(is_lost) {
+                return self.leave(cx, run);
+            }
+            if self.active.get(run).is_some_and(|active| active.record.state == RunState::Placed) {
+                // It was to be moved when it was lost.
+                self.step(cx, run, RunStep::Place);
+            }
+            return self.look_up(cx, run);
         };
         if self.is_over_here(cx, &record) {
             return self.look_up(cx, run);

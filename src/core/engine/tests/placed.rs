@@ -1292,8 +1292,8 @@ proptest! {
         prop_assert_eq!(old.count(), 0, "nothing waits in vain");
     }
 
-    /// What the service loses while all nodes live, however slow they are: no run has two processes, at a time or one after the other, and every
-    /// occurrence is on record in the end.
+    /// What the service loses while all nodes live, however slow they are: no run has two processes, at a time or one
+    /// after the other, and every occurrence is on record in the end.
     #[test]
     fn what_the_service_loses_is_not_started_again_and_does_not_vanish(fates in fates_of_the_service()) {
         let own = Job { overlap: Overlap::Allow, ..job("own-allow", "* * * * * *") };

@@ -884,7 +884,7 @@ impl Ledger {
                 _ => {}
             }
         }
-        if let Change::ChangeOwner { run, .. } = change
+        if let Change::ChangeOwner { run, .. } | Change::Accept { run, .. } = change
             && run.state != RunState::Placed
         {
             // Its node removes an offer of what is not placed there any more.
