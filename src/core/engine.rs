@@ -138,7 +138,7 @@ impl Engine {
                 // While the most starts allowed are in flight, nothing can be begun before one of them returns.
                 let (next, up) = match runs.has_room() {
                     true => (leader.next_at(lead).into_iter().chain(runs.next_at()).min(), leader.next_up_at()),
-                    false => (runs.give_up_at(), None),
+                    false => (runs.give_up_at().into_iter().chain(runs.next_placed_retry(&self.cx)).min(), None),
                 };
                 let placed = leader.next_placed_at(runs.placing_lead(&self.cx, lead(1)));
                 let next = next.into_iter().chain(placed.filter(|_| runs.may_place(&self.cx))).min();

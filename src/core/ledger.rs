@@ -53,7 +53,8 @@ pub enum Request {
     ReadJob(JobName),
     /// Read `running/<run>`. Answered by [`Event::Run`].
     ReadRun(RunId),
-    /// Read which runs are in flight, once nothing that this node has written can be missing. Answered by
+    /// Read which runs are in flight, once nothing that this node has written can be missing, and what is noted of losses.
+    /// Answered by
     /// [`Event::InFlight`].
     ReadInFlight,
     /// Read what there is of a run, after everything that was answered before. Answered by [`Event::Again`].
@@ -151,11 +152,14 @@ pub enum Change {
         /// The node on which the attempt before was placed, and which has not accepted it.
         taken_from: Option<NodeName>,
     },
-    /// Offer a placed attempt to its node once more: its offer is gone. Only the leader, also of an earlier leader's attempt.
-    OfferAgain {
+    /// Write a run once more as it is known, because the service has lost that; what is placed is offered again. Only the
+    /// leader, also of an earlier leader's attempt.
+    RewriteRun {
         /// Version of the run's record as last read or written.
         at: Version,
         run: RunRecord,
+        /// The node that has an offer of it by the record that is there, and is to have none.
+        taken_from: Option<NodeName>,
     },
     /// Accept an attempt that was placed on this node, which need not lead. Its member guards the write.
     Accept {
@@ -238,7 +242,7 @@ impl Change {
             | Self::BeginDownstream { run, .. }
             | Self::Begin { run, .. }
             | Self::UpdateRun { run, .. }
-            | Self::OfferAgain { run, .. }
+            | Self::RewriteRun { run, .. }
             | Self::Accept { run, .. }
             | Self::Refuse { run, .. }
             | Self::ChangeOwner { run, .. }
@@ -260,7 +264,7 @@ impl Change {
             | Self::DropLinks { .. }
             | Self::Resume { .. }
             | Self::UpdateRun { .. }
-            | Self::OfferAgain { .. }
+            | Self::RewriteRun { .. }
             | Self::SkipRun { .. }
             | Self::ShareOut { .. }
             | Self::Kill { .. } => true,
@@ -284,7 +288,7 @@ impl Change {
             | Self::DropLinks { .. }
             | Self::Resume { .. }
             | Self::SkipRun { .. }
-            | Self::OfferAgain { .. }
+            | Self::RewriteRun { .. }
             | Self::Accept { .. }
             | Self::Refuse { .. }
             | Self::ChangeOwner { .. }
@@ -309,7 +313,7 @@ impl Change {
             | Self::BeginTriggered { .. }
             | Self::BeginDownstream { .. }
             | Self::UpdateRun { .. }
-            | Self::OfferAgain { .. }
+            | Self::RewriteRun { .. }
             | Self::Accept { .. }
             | Self::Refuse { .. }
             | Self::ChangeOwner { .. }
@@ -398,8 +402,9 @@ pub enum Event {
     Run(RunId, Option<(RunRecord, Version)>),
     /// What there is of a run, read after everything that was answered before it was requested.
     Again(RunId, RunLookup),
-    /// The runs that are in flight, on any node.
-    InFlight(Vec<RunId>),
+    /// The runs that are in flight, on any node, and until when commits may have begun something that the service has
+    /// lost.
+    InFlight(Vec<RunId>, Option<Timestamp>),
     /// The run of a dead process of this host ended. The backend wrote the end itself, before the process's entries
     /// were removed.
     Ended {

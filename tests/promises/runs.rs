@@ -125,7 +125,7 @@ async fn a_run_is_read_as_it_is(mut cluster: Cluster) {
 async fn in_flight(node: &mut Node) -> Vec<RunId> {
     node.ask_ledger(LedgerRequest::ReadInFlight);
     let found = |event: &Event| match event {
-        Event::InFlight(all) => Some(all.clone()),
+        Event::InFlight(all, _) => Some(all.clone()),
         _ => None,
     };
     node.ledger("the runs in flight", found).await

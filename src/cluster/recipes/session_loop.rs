@@ -277,7 +277,7 @@ impl<'n, C: Session, K: Clock> SessionLoop<'n, C, K> {
                     self.operators.read_again(now);
                     self.watcher.read_all_again();
                     self.job_locks.release_again();
-                    self.offers.look_at(now);
+                    self.offers.look_again(now);
                 }
                 Act::RetryRefused => {
                     self.offers.look_at(now);

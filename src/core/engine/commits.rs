@@ -39,7 +39,7 @@ pub(super) enum Purpose {
     /// Requests that another node end its run.
     Kill { run: RunId },
     /// Offers a placed attempt to its node once more.
-    OfferAgain { run: RunId },
+    RewriteRun { run: RunId },
     /// Accepts an attempt that was placed on this node.
     Accept { run: RunId },
     /// Puts an own run under the new session, or releases it.
@@ -142,7 +142,7 @@ impl Takeover {
             | Purpose::BeginDownstream { .. }
             | Purpose::DropLinks { .. }
             | Purpose::Resume { .. }
-            | Purpose::OfferAgain { .. }
+            | Purpose::RewriteRun { .. }
             | Purpose::Accept { .. }
             | Purpose::ChangeOwner { .. }
             | Purpose::Restore { .. }

@@ -75,6 +75,9 @@ fn may_retry(cx: &Context, room: Room, run: &RunId) -> bool {
     room.own || room.placed && cx.job(run.job()).is_some_and(|job| cx.places(job))
 }
 
+/// Most triggers, and most runs of a chain, that are passed over in a turn because nothing more may be started on this node.
+const MOST_PASSED_OVER: usize = 256;
+
 /// A job's record, as far as it concerns the schedule.
 struct Recorded {
     /// Version of the record; absent: there is no record.

@@ -161,7 +161,7 @@ impl Parts {
             (E::Offers { listed, found }, _) => runs.on_offers(cx, &listed, found),
             (E::OpenOffers(node, open), _) => runs.on_open_offers(cx, &node, &open),
             (E::Rung(rung), _) => runs.on_rung(cx, rung),
-            (E::InFlight(all), _) => runs.on_in_flight(cx, &all),
+            (E::InFlight(all, lost_until), _) => runs.on_in_flight(cx, &all, lost_until),
             (E::Again(run, found), leader) => {
                 leader.iter_mut().for_each(|leader| leader.on_looked_up(cx, &run, &found));
                 runs.on_looked_up(cx, &run, found);
@@ -271,7 +271,7 @@ impl Parts {
                 runs.on_share_out_answer(cx, &run, id, *given, answer);
                 recall_if_paused(cx, runs, leader, run.job());
             }
-            Purpose::OfferAgain { run } => runs.on_offered_again(cx, &run, id, answer),
+            Purpose::RewriteRun { run } => runs.on_rewritten(cx, &run, id, answer),
             Purpose::Kill { run } => runs.on_kill_answer(cx, &run, id, answer),
             Purpose::Accept { run } => runs.on_accept_answer(cx, &run, id, answer, token),
             Purpose::ChangeOwner { run } => runs.on_change_owner_answer(cx, &run, id, answer),
@@ -336,6 +336,7 @@ impl Parts {
         runs.act_on_processes(cx);
         hooks.stop_overdue(cx);
         leader.iter_mut().for_each(|leader| leader.lift_pauses(cx));
+        runs.end_quiet(cx);
         runs.watch_due(cx);
         runs.answer_offers(cx);
         runs.follow_placed(cx);

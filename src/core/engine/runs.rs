@@ -93,6 +93,10 @@ pub(super) struct Runs {
     own_writes: OwnWrites,
     /// When the attempts that are placed on this node are answered.
     offers: Times,
+    /// Before this time no offer is accepted that is found by the first look after a reconnect.
+    first_offers_from: Uptime,
+    /// Until when commits may have begun something that is lost, as last read.
+    noted_loss: Option<Timestamp>,
     places: Places,
     placing: Placing,
     sharing: Sharing,
@@ -100,6 +104,11 @@ pub(super) struct Runs {
     session_timeout: Duration,
     /// What waits since before then may have been begun by a commit that the store has lost.
     lost_until: Option<Timestamp>,
+}
+
+/// True for the run of a whole occurrence: neither one node's share of it, nor triggered.
+fn is_whole(run: &RunId) -> bool {
+    run.trigger().is_none() && run.node().is_none()
 }
 
 impl Runs {
@@ -146,7 +155,7 @@ impl Runs {
     /// The occurrences of the job whose runs this node knows, although no record may show them.
     pub fn known_occurrences(&self, job: &JobName) -> BTreeSet<Timestamp> {
         let begun = self.active.of_job(job).filter(|(_, active)| active.is_begun()).map(|(run, _)| run);
-        let known = begun.chain(self.over.runs_of(job)).filter(|run| run.trigger().is_none());
+        let known = begun.chain(self.over.runs_of(job)).filter(|run| is_whole(run));
         known.map(RunId::scheduled_at).collect()
     }
 
@@ -154,7 +163,7 @@ impl Runs {
     /// begun is still looked up.
     pub fn newest_occurrence(&self, job: &JobName) -> Option<Timestamp> {
         let runs = self.active.of_job(job).map(|(run, _)| run).chain(self.over.runs_of(job));
-        runs.filter(|run| run.trigger().is_none()).map(RunId::scheduled_at).max()
+        runs.filter(|run| is_whole(run)).map(RunId::scheduled_at).max()
     }
 
     /// True if this node has the run.
@@ -256,6 +265,12 @@ impl Runs {
         if cx.places(job) { cx.may_decide() && self.has_place(cx, job) } else { self.may_begin(cx) }
     }
 
+    /// True while the leader may begin a run of this job, or place it, even if it waits for room on a node. Starts on this
+    /// node do not delay those on others.
+    pub fn may_begin_of(&mut self, cx: &Context, job: &JobName) -> bool {
+        cx.job(job).is_some_and(|job| cx.places(job)) && cx.may_decide() || self.may_begin(cx)
+    }
+
     /// True while one more run could be started soon.
     pub fn has_room(&self) -> bool {
         self.trees.admission.has_room(self.active.starting())
@@ -268,17 +283,28 @@ impl Runs {
 
     /// When an unowned or cut-off run next needs an action of the leader.
     pub fn next_at(&self) -> Option<Timestamp> {
-        [self.agenda.keeps.first(), self.agenda.retries.first()].into_iter().flatten().map(|&(at, _)| at).min()
+        [self.agenda.next_keep(), self.agenda.next_retry()].into_iter().flatten().map(|&(at, _)| at).min()
     }
 
     /// The next run that must be begun again, and when.
     pub fn next_retry(&self) -> Option<(Timestamp, &RunId)> {
-        self.agenda.retries.first().map(|(at, run)| (*at, run))
+        self.agenda.next_retry().map(|(at, run)| (*at, run))
+    }
+
+    /// When the next run must be placed again, if that is the next one that must be begun again.
+    pub fn next_placed_retry(&self, cx: &Context) -> Option<Timestamp> {
+        let (at, run) = self.next_retry()?;
+        cx.job(run.job()).filter(|job| self.may_place(cx) && cx.places(job)).map(|_| at)
     }
 
     /// When the next cut-off run is given up.
     pub fn give_up_at(&self) -> Option<Timestamp> {
-        self.agenda.keeps.first().map(|&(at, _)| at)
+        self.agenda.next_keep().map(|&(at, _)| at)
+    }
+
+    /// True while nothing is begun again, because the service may have lost that it was begun.
+    pub fn is_quiet(&self) -> bool {
+        self.agenda.is_quiet()
     }
 
     /// The record of a run that this node is about to begin, or to queue behind others. `None` without a session or a
@@ -367,16 +393,26 @@ impl Runs {
 
     /// Has all queued runs checked again.
     pub fn mark_all_changed(&mut self) {
-        self.agenda.changed.all = true;
+        // Of both kinds.
+        self.agenda.changed_placed.all = true;
     }
 
     /// Has the runs checked that may have waited for this job: one of its runs ended or started to wait.
     pub fn changed(&mut self, cx: &mut Context, job: &JobName) {
         if cx.leads() {
-            self.agenda.changed.jobs.insert(job.clone());
-            self.agenda.changed.groups.extend(self.group_of(job));
+            self.has_changed(cx, job);
             cx.facts.push_back(Fact::JobChanged(job.clone()));
         }
+    }
+
+    /// Has the job's waiting runs checked once they may begin.
+    fn has_changed(&mut self, cx: &Context, job: &JobName) {
+        let group = self.group_of(job);
+        let is_placed = cx.job(job).is_some_and(|job| cx.places(job));
+        let Agenda { changed, changed_placed, .. } = &mut self.agenda;
+        let changed = if is_placed { changed_placed } else { changed };
+        changed.jobs.insert(job.clone());
+        changed.groups.extend(group);
     }
 
     /// The run of an answered commit, if it still waits for that commit and not for a later one.

@@ -118,12 +118,9 @@ impl Change {
                 let skip = skip.iter().map(|write| history(&write.skip, write.at, Existing::Refuses));
                 mark.chain([Write::RemovePause { job, at: *control }]).chain(skip).collect()
             }
-            Self::UpdateRun { at, run, taken_from } => {
+            Self::UpdateRun { at, run, taken_from } | Self::RewriteRun { at, run, taken_from } => {
                 let taken = taken_from.iter().map(|node| removed(node, run));
                 std::iter::once(Write::Run { at: Some(*at), record: run }).chain(taken).chain(placed(run)).collect()
-            }
-            Self::OfferAgain { at, run } => {
-                std::iter::once(Write::Run { at: Some(*at), record: run }).chain(placed(run)).collect()
             }
             Self::Kill { at, run } => vec![Write::Run { at: Some(*at), record: run }],
             Self::ChangeOwner { at, run } => {

@@ -101,6 +101,12 @@ impl Offers {
         self.at = Some(self.at.map_or(at, |due| due.min(at)));
     }
 
+    /// Looks at this instant, and reports what is found even if it was reported before: the service may have lost something.
+    pub fn look_again(&mut self, now: Uptime) {
+        self.reported = None;
+        self.look_at(now);
+    }
+
     /// The bell has rung.
     pub fn changed(&mut self, now: Uptime) {
         self.watch = None;

@@ -156,7 +156,8 @@ async fn read<C: Session, K: Clock>(
         // written before.
         ledger::Request::ReadInFlight => {
             let names = context::or_none(context::names(context.line()?, paths::RUNNING).await)?;
-            Ok(Event::InFlight(names.iter().filter_map(|name| RunId::parse(name).ok()).collect()))
+            let (lost_until, _) = snapshot::lost_until(context.line()?).await?;
+            Ok(Event::InFlight(names.iter().filter_map(|name| RunId::parse(name).ok()).collect(), lost_until))
         }
         ledger::Request::ReadAgain(run) => Ok(Event::Again(run.clone(), look_up(context, run).await?)),
         ledger::Request::ReadLastSuccesses(jobs) => {

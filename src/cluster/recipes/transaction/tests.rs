@@ -249,7 +249,7 @@ fn an_attempt_is_placed_with_an_offer_and_accepted_at_the_version_that_its_node_
     assert_eq!(shapes(&update(same)), [set.to_owned(), format!("set {offer} any")], "it stays where it is");
     assert!(update(None).is_of_another_term(FencingToken(9)) && !update(None).is_of_another_term(FencingToken(7)));
 
-    let again = Change::OfferAgain { at: Version(5), run: placed.clone() };
+    let again = Change::RewriteRun { at: Version(5), run: placed.clone(), taken_from: None };
     assert_eq!(shapes(&again), shapes(&update(None)));
     assert!(!again.is_of_another_term(FencingToken(9)), "also what an earlier leader has placed");
 

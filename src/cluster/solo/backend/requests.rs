@@ -104,7 +104,7 @@ impl Backend {
             }
             ledger::Request::ReadInFlight => {
                 let runs = self.store.run_versions()?.into_keys().filter_map(|run| RunId::parse(&run).ok());
-                self.emit_ledger(ledger::Event::InFlight(runs.collect()));
+                self.emit_ledger(ledger::Event::InFlight(runs.collect(), None));
             }
             ledger::Request::ReadAgain(run) => {
                 let found = match self.store.run(&run)? {

@@ -18,6 +18,7 @@ use std::sync::Arc;
 
 use self::judge::{Objection, judge};
 use self::waiting::WaitingRun;
+use super::MOST_PASSED_OVER;
 use super::book::Book;
 use super::pauses::Pauses;
 use crate::clock::{Now, Uptime};
@@ -168,8 +169,13 @@ impl DownstreamRuns {
 
     /// Decides on the runs that a change or a deadline concerns.
     pub fn decide(&mut self, cx: &mut Context, runs: &mut Runs, book: &mut Book, pauses: &Pauses) {
-        while runs.may_begin(cx) {
-            let Some(run) = self.pop_due(cx.now.up) else { return };
+        let mut passed_over = Vec::new();
+        while cx.may_decide() && !runs.is_quiet() && passed_over.len() < MOST_PASSED_OVER {
+            let Some(run) = self.pop_due(cx.now.up) else { break };
+            if !runs.may_begin_of(cx, run.job()) {
+                passed_over.push(run);
+                continue;
+            }
             let verdict = judge(cx, runs, book, pauses, self, &run);
             let is_stuck = matches!(verdict, Err(Objection::Stuck | Objection::Undefined));
             match verdict {
@@ -187,6 +193,7 @@ impl DownstreamRuns {
             }
             self.note_stuck(&run, is_stuck.then_some(cx.now));
         }
+        self.changed.extend(passed_over);
     }
 
     fn is_given_up(&self, run: &RunId, now: Now) -> bool {

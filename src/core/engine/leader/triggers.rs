@@ -11,6 +11,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use uuid::Uuid;
 
+use super::MOST_PASSED_OVER;
 use crate::clock::later;
 use crate::engine::commits::{Purpose, UnreportedSkip};
 use crate::engine::context::Context;
@@ -96,12 +97,13 @@ impl Triggers {
     /// Decides on the triggers, oldest first.
     pub fn decide(&mut self, cx: &mut Context, runs: &mut Runs) {
         self.give_up_at = None;
-        let mut last = None;
-        while let Some(seq) = self.next(last) {
-            if !runs.may_begin(cx) {
-                return;
+        let (mut last, mut passed_over) = (None, 0);
+        while let Some(seq) = self.next(last).filter(|_| !runs.is_quiet() && passed_over < MOST_PASSED_OVER) {
+            let job = self.waiting.get(&seq).map(|entry| &entry.record.job);
+            match job.is_some_and(|job| runs.may_begin_of(cx, job)) {
+                true => self.decide_one(cx, runs, seq),
+                false => passed_over += 1,
             }
-            self.decide_one(cx, runs, seq);
             last = Some(seq);
         }
     }

@@ -47,8 +47,6 @@ pub(in crate::engine) struct ActiveRun {
     pub waiting: Option<Box<RunRecord>>,
     /// The write that makes its record is not answered.
     pub is_new: bool,
-    /// Until when a node may report that it has the run, although the ledger, which has lost writes, does not say so.
-    pub doubtful_until: Option<Uptime>,
     /// The in-flight commit about the run: never more than one.
     pub commit: Option<CommitId>,
     /// News of the run that arrived while a commit about it was in flight; handled if that commit is rejected.
@@ -136,6 +134,14 @@ pub(in crate::engine) struct Offer {
     pub received: Uptime,
     /// Until when a job's locks may be awaited without a word to the leader.
     pub quiet_until: Option<Uptime>,
+    /// From when on it may be accepted: before that, whoever has the run may write that the service has lost it.
+    pub not_before: Uptime,
+}
+
+impl Offer {
+    pub fn new(received: Uptime, not_before: Uptime) -> Self {
+        Self { received, quiet_until: None, not_before }
+    }
 }
 
 /// The end of a run that the ledger does not have yet.
@@ -396,7 +402,6 @@ impl ActiveRun {
             asked_at: None,
             waiting: None,
             is_new: false,
-            doubtful_until: None,
             commit: None,
             news: None,
         }
@@ -479,6 +484,14 @@ impl ActiveRun {
     /// True if its node was seen to have no offer of it, and the record is still the same.
     pub fn has_no_offer(&self) -> bool {
         self.placed.as_ref().is_some_and(|placed| placed.unlisted == Some(self.version))
+    }
+
+    /// True if what was found of a run that a node has is what was there before that node had it.
+    pub fn is_older(&self, found: &RunRecord) -> bool {
+        let (known, is_placed) = (&self.record, self.is_placed());
+        let is_accepted = matches!(self.state, ActiveRunState::CutOff) || self.is_remote() && !self.is_unanswered();
+        let is_before = found.attempt == known.attempt && found.state == RunState::Placed && !is_placed;
+        (is_placed || is_accepted && known.state.has_process()) && (found.attempt < known.attempt || is_before)
     }
 
     pub fn is_remote(&self) -> bool {
@@ -703,7 +716,7 @@ mod tests {
     }
 
     fn offer() -> Offer {
-        Offer { received: Uptime::ZERO, quiet_until: None }
+        Offer::new(Uptime::ZERO, Uptime::ZERO)
     }
 
     fn process() -> Process {

@@ -434,9 +434,7 @@ mod tests {
                 match how {
                     11 => ActiveRunState::Placed,
                     12 => ActiveRunState::Remote,
-                    _ => {
-                        ActiveRunState::recovered(Phase::Accepting(Offer { received: Uptime::ZERO, quiet_until: None }))
-                    }
+                    _ => ActiveRunState::recovered(Phase::Accepting(Offer::new(Uptime::ZERO, Uptime::ZERO))),
                 }
             }
             _ => {

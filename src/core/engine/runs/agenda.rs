@@ -18,11 +18,32 @@ pub(super) struct Agenda {
     /// When unowned runs are begun again.
     pub retries: BTreeSet<(Timestamp, RunId)>,
     pub changed: Changed,
+    /// The same for runs that are placed: they need no room here.
+    pub changed_placed: Changed,
+    /// Until when nothing is begun again, skipped or settled: the service may have lost something, and the nodes write
+    /// what they have.
+    pub quiet_until: Option<Uptime>,
+    /// Runs whose owners were found to be gone meanwhile.
+    pub gone: BTreeSet<RunId>,
     /// The nodes that are alive, as last read.
     pub members: BTreeSet<NodeName>,
 }
 
 impl Agenda {
+    pub fn is_quiet(&self) -> bool {
+        self.quiet_until.is_some()
+    }
+
+    /// The next run that is begun again, and when; `None` while it is quiet.
+    pub fn next_retry(&self) -> Option<&(Timestamp, RunId)> {
+        self.retries.first().filter(|_| !self.is_quiet())
+    }
+
+    /// The next cut-off run that is given up, and when; `None` while it is quiet.
+    pub fn next_keep(&self) -> Option<&(Timestamp, RunId)> {
+        self.keeps.first().filter(|_| !self.is_quiet())
+    }
+
     /// True if the node is alive, as far as was read.
     pub fn is_alive(&self, node: &NodeName) -> bool {
         self.members.contains(node)

@@ -31,24 +31,25 @@ impl Runs {
     /// Handles the attempts that are placed on this node: the ids of all, and the records of those that are new.
     pub fn on_offers(&mut self, cx: &mut Context, listed: &BTreeSet<RunId>, found: Vec<(RunRecord, Version)>) {
         let is_gone = |id: &RunId, run: &ActiveRun| run.is_offered() && run.commit.is_none() && !listed.contains(id);
+        let not_before = std::mem::take(&mut self.first_offers_from);
         let gone = self.active.iter().filter(|(id, run)| is_gone(id, run)).map(|(id, _)| id.clone());
         // The list may be older than what this node knows.
         gone.collect::<Vec<_>>().into_iter().for_each(|run| cx.ledger(Request::ReadRun(run)));
         for (record, version) in found {
             if is_for(cx, &record) {
-                self.take_offer(cx, record, version);
+                self.take_offer(cx, record, version, not_before);
             }
         }
     }
 
-    fn take_offer(&mut self, cx: &mut Context, record: RunRecord, version: Version) {
+    fn take_offer(&mut self, cx: &mut Context, record: RunRecord, version: Version, not_before: Uptime) {
         let run = record.id();
         if !self.active.contains_key(&run) && self.is_over_here(cx, &record) {
             // The service has lost that it was accepted.
             return self.look_up_over(cx, &run, record, version);
         }
         match self.active.get_mut(&run) {
-            None => self.insert_offered(cx, record, version),
+            None => self.insert_offered(cx, record, version, not_before),
             Some(active) if version < active.version => {}
             Some(active) if active.commit.is_some() => active.note_news(News::Changed(Some((record, version)))),
             Some(active) if active.is_offered() => {
@@ -60,8 +61,8 @@ impl Runs {
     }
 
     /// Adds an attempt that is placed on this node.
-    pub(super) fn insert_offered(&mut self, cx: &mut Context, record: RunRecord, version: Version) {
-        let (run, offer) = (record.id(), Offer { received: cx.now.up, quiet_until: None });
+    pub(super) fn insert_offered(&mut self, cx: &mut Context, record: RunRecord, version: Version, not_before: Uptime) {
+        let (run, offer) = (record.id(), Offer::new(cx.now.up, not_before));
         let state = ActiveRunState::Local(LocalRun { job: None, phase: Phase::Offered(offer) });
         self.active.insert(run.clone(), ActiveRun::new(record, version, state));
         self.consider(cx, &run);
@@ -69,7 +70,7 @@ impl Runs {
 
     /// Offers a run to this node that the leader here has placed on it.
     pub(super) fn offer_here(&mut self, cx: &mut Context, run: &RunId) {
-        if self.step(cx, run, RunStep::Offer(Offer { received: cx.now.up, quiet_until: None })) {
+        if self.step(cx, run, RunStep::Offer(Offer::new(cx.now.up, Uptime::ZERO))) {
             self.active.get_mut(run).into_iter().for_each(|active| active.placed = None);
             self.consider(cx, run);
         }
@@ -83,7 +84,8 @@ impl Runs {
         let lead = if is_covered { horizon } else { Duration::ZERO };
         let at = self.begins_at(cx, run);
         let at = at.map_or(cx.now.up, |at| cx.now.up + at.since(cx.now.up).saturating_sub(lead));
-        self.offers.set(run, at);
+        let not_before = self.active.get(run).and_then(ActiveRun::offer).map(|offer| offer.not_before);
+        self.offers.set(run, not_before.map_or(at, |not_before| at.max(not_before)));
     }
 
     /// Considers all offers again, because something about this node has changed.

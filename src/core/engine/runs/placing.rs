@@ -297,7 +297,7 @@ impl Runs {
         }
         let moves = active.record.unstarted_attempts().saturating_sub(1).min(MOST_DOUBLINGS);
         let answer_by = cx.now.up + self.until_its_time(cx, run) + ANSWER_WITHIN * (1 << moves);
-        self.expect_answer(cx, run, answer_by);
+        self.expect_answer(cx, run, answer_by.max(self.answers_from(cx)));
     }
 
     /// How long it is until the time of a run; zero once that has come.
@@ -318,6 +318,7 @@ impl Runs {
     pub(super) fn put_off_placed(&mut self, cx: &Context) {
         self.placing.resumed_at = Some(cx.now.up);
         let answer_by = self.answers_from(cx);
+        self.agenda.quiet_until = cx.leads().then_some(answer_by);
         let is_earlier = |placed: &PlacedAt| placed.answer_by < answer_by || placed.unlisted.is_some();
         let is_open = |run: &ActiveRun| run.is_unanswered() && run.placed.as_ref().is_some_and(is_earlier);
         let placed = self.active.iter().filter(|(_, run)| is_open(run));
@@ -325,10 +326,23 @@ impl Runs {
         placed.iter().for_each(|run| self.expect_answer(cx, run, answer_by));
     }
 
+    /// Once the nodes have had the time to write what they have, has everything tried again that was put off.
+    pub fn end_quiet(&mut self, cx: &mut Context) {
+        if self.agenda.quiet_until.take_if(|until| *until <= cx.now.up).is_some() {
+            // The watch reports again each owner that is gone.
+            std::mem::take(&mut self.agenda.gone).into_iter().for_each(|run| cx.ledger(Request::Watch(run)));
+        }
+    }
+
     /// From when on the nodes that are in touch with the service have written again what it may have lost.
-    pub(super) fn answers_from(&self, cx: &Context) -> Uptime {
-        let resumed = self.placing.resumed_at.map(|at| at + ASK_AGAIN.max(self.session_timeout / 4));
+    fn answers_from(&self, cx: &Context) -> Uptime {
+        let resumed = self.placing.resumed_at.map(|at| at + self.claims_take());
         resumed.map_or(cx.now.up, |at| at.max(cx.now.up))
+    }
+
+    /// How long the nodes take to write again what they have, once they are in touch with the service.
+    pub(super) fn claims_take(&self) -> Duration {
+        ASK_AGAIN.max(self.session_timeout / 4)
     }
 
     /// Takes a run as one that was placed at this time, or before: what has become of it is read.
@@ -344,22 +358,27 @@ impl Runs {
         self.expect_answer(cx, run, answer_by);
     }
 
-    /// Offers an attempt to its node again, which has no offer of it. It may have accepted it, and knows.
-    fn offer_again(&mut self, cx: &mut Context, run: &RunId) {
+    /// Writes a run once more as it is known; one that is placed is offered to its node again, which may have accepted it,
+    /// and knows.
+    /// `taken_from`: the node that has an offer of it by the record that is there, and is to have none.
+    pub(super) fn rewrite(&mut self, cx: &mut Context, run: &RunId, taken_from: Option<NodeName>) {
         let nonce = cx.nonce();
         let Some(active) = self.active.get_mut(run).filter(|active| active.commit.is_none()) else { return };
         active.record.nonce = nonce;
-        let change = Change::OfferAgain { at: active.version, run: active.record.clone() };
-        active.commit = Some(cx.commit(change, Purpose::OfferAgain { run: run.clone() }));
+        let change = Change::RewriteRun { at: active.version, run: active.record.clone(), taken_from };
+        active.commit = Some(cx.commit(change, Purpose::RewriteRun { run: run.clone() }));
     }
 
-    /// Handles the answer to offering an attempt again.
-    pub fn on_offered_again(&mut self, cx: &mut Context, run: &RunId, id: CommitId, answer: Commit) {
+    /// Handles the answer to writing a run once more.
+    pub fn on_rewritten(&mut self, cx: &mut Context, run: &RunId, id: CommitId, answer: Commit) {
         let Some(active) = self.answered_run(run, id) else { return };
         match answer {
             Commit::Accepted => {
                 active.version = active.version.next();
-                self.await_answer_again(cx, run, cx.now.up);
+                match active.record.state {
+                    RunState::Placed => self.await_answer_again(cx, run, cx.now.up),
+                    _ => cx.ledger(Request::Watch(run.clone())),
+                }
                 self.apply_kill(cx, run);
                 self.take_up_news(cx, run);
             }
@@ -375,7 +394,8 @@ impl Runs {
         let room = looks.then(|| self.placing.room_asked.map_or(Uptime::ZERO, |asked| asked + LOOK_FOR_ROOM_EVERY));
         let pause = self.places.pause_ends_at().filter(|_| cx.leads());
         let known = self.placing.room_known_at(cx.now.up).filter(|_| cx.leads());
-        overdue.into_iter().chain(room).chain(self.places_due_at(cx)).chain(pause).chain(known).min()
+        let quiet = self.agenda.quiet_until;
+        overdue.into_iter().chain(room).chain(self.places_due_at(cx)).chain(pause).chain(known).chain(quiet).min()
     }
 
     /// Reads the runs whose answers are overdue, and looks for room where something waits for it.
@@ -633,7 +653,7 @@ impl Runs {
         if self.may_be_lost(active.record.begun_at) || active.is_placed_by(self.placing.lost_at) {
             // The service may have lost that it was accepted. A node that is alive says so, also while it is drained.
             return match presence {
-                Presence::Open | Presence::Closed if is_removed => self.offer_again(cx, run),
+                Presence::Open | Presence::Closed if is_removed => self.rewrite(cx, run, None),
                 Presence::Open | Presence::Closed => {
                     self.ask_for_offers(cx, &owner.node);
                     self.expect_answer(cx, run, cx.now.up + ASK_AGAIN);

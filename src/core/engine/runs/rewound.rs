@@ -14,6 +14,8 @@
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 
+use jiff::Timestamp;
+
 use super::Runs;
 use super::active_run::{ActiveRun, ActiveRunState, Ended, News, Phase, Process, Release, StopCause};
 use crate::engine::commits::Purpose;
@@ -133,6 +135,8 @@ impl Runs {
     pub fn look_for_own_writes(&mut self, cx: &mut Context) {
         cx.ledger(Request::ReadInFlight);
         self.read_accepted(cx);
+        // What this node has not known before may be an offer that was taken back, and that is back by the loss.
+        self.first_offers_from = cx.now.up + self.claims_take();
         self.put_off_placed(cx);
         self.share_out_again(cx);
         self.own_writes.found = 0;
@@ -214,7 +218,11 @@ impl Runs {
     }
 
     /// Compares the runs that are in flight with what this node knows.
-    pub fn on_in_flight(&mut self, cx: &mut Context, all: &[RunId]) {
+    pub fn on_in_flight(&mut self, cx: &mut Context, all: &[RunId], lost_until: Option<Timestamp>) {
+        if lost_until > self.noted_loss {
+            self.noted_loss = lost_until;
+            self.placing.lost_at = Some(cx.now.up);
+        }
         let all: BTreeSet<&RunId> = all.iter().collect();
         let resumed_at = self.placing.resumed_at;
         let is_placed = |run: &ActiveRun| run.is_unanswered() && run.is_placed_by(resumed_at);
@@ -424,6 +432,8 @@ impl Runs {
         active.record.state = if active.is_unaccepted() { RunState::Placed } else { RunState::Running };
         // A leader restores its marks by itself.
         let job = job.filter(|_| run.trigger().is_none() && !cx.leads());
+        // One node's share says nothing about those of the others.
+        let job = job.filter(|_| run.node().is_none());
         let mark = job.and_then(|entry| Some((entry.version, passed(entry.record?, run)?)));
         self.write_again(cx, run, mark);
     }

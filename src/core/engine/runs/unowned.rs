@@ -49,6 +49,7 @@ impl Runs {
         self.agenda = super::Agenda::default();
         self.begin_placing(cx);
         self.sharing = super::Sharing::default();
+        self.noted_loss = lost_until;
         // Nobody notices a loss before it happens. A later time is that of a clock that is wrong.
         self.lost_until = lost_until.map(|until| until.min(later(cx.latest, AHEAD.unsigned_abs())));
         // Unanswered attempts of an earlier term. Those that were written are in the snapshot, which was read after
@@ -161,7 +162,7 @@ impl Runs {
         }
         let (Some((record, version)), leads) = (found, cx.leads()) else { return };
         if !leads && offers::is_for(cx, &record) {
-            return self.insert_offered(cx, record, version);
+            return self.insert_offered(cx, record, version, self.first_offers_from);
         }
         if leads {
             let record = as_known_here(cx, record);
@@ -310,7 +311,7 @@ impl Runs {
 
     /// Gives up the cut-off runs whose time is over.
     pub fn give_up_cut_off(&mut self, cx: &mut Context) {
-        while cx.may_decide() {
+        while cx.may_decide() && !self.is_quiet() {
             let Some(run) = pop_due(&mut self.agenda.keeps, cx.due) else { return };
             let Some(active) = self.active.get(&run) else { continue };
             if !matches!(active.state(), ActiveRunState::CutOff) {
@@ -381,14 +382,29 @@ impl Runs {
         if active.is_local() {
             return;
         }
+        if self.agenda.is_quiet() && matches!(news, News::OwnerGone(..)) {
+            self.agenda.gone.insert(run.clone());
+        }
         match news {
             News::OwnerGone(owner, Some((record, version)))
-                if record.state == RunState::Running || owner == OwnerState::Dead =>
+                if !self.agenda.is_quiet() && record.state == RunState::Running
+                    || !self.agenda.is_quiet() && owner == OwnerState::Dead =>
             {
                 self.adopt(cx, run, record, version, owner);
             }
             News::OwnerGone(_, found) | News::Changed(found) => self.on_other_read(cx, run, found),
         }
+    }
+
+    /// Writes a run as it is known over an older record: the service has lost what was written since, and whoever has the
+    /// run may be out of touch with it.
+    fn write_forward(&mut self, cx: &mut Context, run: &RunId, found: RunRecord, version: Version) {
+        let Some(active) = self.active.get_mut(run) else { return };
+        active.version = version;
+        active.record.kill = found.kill.or(active.record.kill.take());
+        let is_offered_again = active.is_placed() && active.record.owner.node == found.owner.node;
+        let is_taken = found.state == RunState::Placed && !is_offered_again;
+        self.rewrite(cx, run, is_taken.then_some(found.owner.node));
     }
 
     fn on_other_read(&mut self, cx: &mut Context, run: &RunId, found: Option<(RunRecord, Version)>) {
@@ -412,14 +428,14 @@ impl Runs {
         }
         let record = as_known_here(cx, record);
         self.note_answer(cx, &record);
-        let answers_from = self.answers_from(cx);
         let Some(active) = self.active.get_mut(run) else { return };
-        let was_lost = active.is_unowned() && active.record.state == RunState::Running;
         if version < active.version {
-            // The service has lost what was written since, and perhaps that the run was placed and accepted.
-            active.doubtful_until = Some(answers_from);
             self.placing.lost_at = Some(cx.now.up);
+            if active.is_older(&record) {
+                return self.write_forward(cx, run, record, version);
+            }
         }
+        let was_lost = active.is_unowned() && active.record.state == RunState::Running;
         let was_remote = active.is_remote();
         let was_accepted = was_remote && !active.is_unanswered();
         if was_accepted && record.state == RunState::Placed && active.record.is_same_attempt(&record) {
@@ -562,6 +578,7 @@ impl Runs {
 
     /// Takes the next run that must be begun again now.
     pub fn pop_retry(&mut self, cx: &Context) -> Option<RunId> {
+        self.agenda.next_retry()?;
         pop_due(&mut self.agenda.retries, cx.due)
     }
 
@@ -607,10 +624,6 @@ impl Runs {
         let Some(active) = self.active.get(run).filter(|_| !self.is_looked_up(run)) else { return };
         if active.record.kill.is_some() {
             return self.apply_kill(cx, run);
-        }
-        if let Some(until) = active.doubtful_until.filter(|&until| until > cx.now.up) {
-            self.agenda.retries.insert((later(cx.due, until.since(cx.now.up)), run.clone()));
-            return;
         }
         if self.may_be_begun(active) {
             return self.skip(cx, run, SkipReason::Rewound);
@@ -668,6 +681,9 @@ impl Runs {
     /// Records a job's runs as missed that never had a process and whose window is over, so that they do not block the
     /// job's next run.
     pub fn miss_overdue(&mut self, cx: &mut Context, job: &JobName) {
+        if self.is_quiet() {
+            return;
+        }
         let is_over = |active: &ActiveRun| {
             let is_unplaced = active.is_queued() && self.placing.unplaced.contains(&active.record.id());
             active.is_idle()
@@ -775,10 +791,19 @@ impl Runs {
     ///
     /// Checks only runs that a change concerns: the waiting runs of a job, and those of a group as far as it has room.
     pub fn begin_waiting(&mut self, cx: &mut Context) {
-        if !cx.leads() || self.agenda.changed.is_none() || !self.may_begin(cx) {
+        if !cx.may_decide() || self.is_quiet() {
             return;
         }
-        let Changed { all, jobs, mut groups } = std::mem::take(&mut self.agenda.changed);
+        let placed = std::mem::take(&mut self.agenda.changed_placed);
+        self.begin_changed(cx, placed);
+        if !self.agenda.changed.is_none() && self.may_begin(cx) {
+            let changed = std::mem::take(&mut self.agenda.changed);
+            self.begin_changed(cx, changed);
+        }
+    }
+
+    fn begin_changed(&mut self, cx: &mut Context, changed: Changed) {
+        let Changed { all, jobs, mut groups } = changed;
         let position = |run: &RunId| (run.scheduled_at(), run.clone());
         let mut runs: Vec<WaitingPosition> = Vec::new();
         match all {
@@ -786,8 +811,11 @@ impl Runs {
             false => jobs.iter().for_each(|job| runs.extend(self.active.waiting_of(job).map(position))),
         }
         runs.sort_unstable();
-        let mut left = runs.into_iter();
-        for (_, run) in left.by_ref() {
+        for (_, run) in runs {
+            if !self.may_begin_of(cx, run.job()) {
+                self.has_changed(cx, run.job());
+                continue;
+            }
             // Runs of a group are begun below, in the order of their occurrences among all of the group.
             let is_to_share = self.active.is_to_share(&run);
             if let Some(group) = self.group_of(run.job()).filter(|_| !is_to_share) {
@@ -796,12 +824,6 @@ impl Runs {
             } else {
                 self.begin_if_free(cx, &run);
             }
-            if !self.may_begin(cx) {
-                break;
-            }
-        }
-        for (_, run) in left {
-            self.changed(cx, run.job());
         }
         for group in groups {
             self.begin_in_group(cx, &group);
@@ -815,8 +837,8 @@ impl Runs {
             if cx.job(position.1.job()).is_some_and(|job| self.active.is_group_full(job)) {
                 return self.release_locks_in_group(cx, group);
             }
-            if !self.may_begin(cx) {
-                self.agenda.changed.groups.insert(Arc::clone(group));
+            if !self.may_begin_of(cx, position.1.job()) {
+                self.has_changed(cx, position.1.job());
                 return;
             }
             self.begin_if_free(cx, &position.1);

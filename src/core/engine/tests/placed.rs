@@ -923,12 +923,129 @@ fn what_waited_before_the_service_lost_where_it_was_placed_is_left_to_the_node_t
     cluster.is_forgetful = true;
     lose_what_made(&mut cluster, |ledger| !is_queued(ledger));
     cluster.node(1).is_frozen = true;
-    cluster.run_for(SECOND);
-    cluster.node(1).is_frozen = false;
+    cluster.run_for(5 * SECOND);
+    cluster.thaw(1);
     cluster.run_for(5 * SECOND);
     assert!(cluster.end_one(1, Exit::Code(0)));
     cluster.run_for(SECOND);
     assert_eq!((cluster.started.len(), cluster.ledger.running.len(), cluster.ledger.history.len()), (1, 0, 1));
+}
+
+/// Its node has forgotten it, and takes it for new.
+#[test]
+fn an_offer_that_was_taken_back_and_returns_by_a_loss_is_not_accepted() {
+    let mut cluster = Cluster::led(3, "10:00:00", vec![on(&["!node=host-a"], once("a"))]);
+    (1..3).for_each(|index| cluster.node(index).is_frozen = true);
+    cluster.run_for(SECOND + 100 * MS);
+    let (to, _) = cluster.ledger.offers.first().cloned().expect("it is placed");
+    let (slow, other) = if to == name(1) { (1, 2) } else { (2, 1) };
+    cluster.thaw(other);
+    cluster.run_for(2 * SECOND);
+    assert_eq!(cluster.started_on("a"), [name(other).to_string()]);
+    cluster.thaw(slow);
+    cluster.run_for(SECOND);
+    cluster.is_forgetful = true;
+    let is_placed_there = |ledger: &cluster::Ledger| {
+        ledger.running.values().all(|(run, _)| run.state == RunState::Placed && run.owner.node == to)
+    };
+    lose_what_made(&mut cluster, |ledger| !is_placed_there(ledger));
+    (0..3).filter(|&index| index != slow).for_each(|index| cluster.node(index).is_frozen = true);
+    cluster.run_for(SECOND);
+    (0..3).for_each(|index| cluster.thaw(index));
+    cluster.run_for(5 * SECOND);
+    assert!(cluster.end_one(other, Exit::Code(0)));
+    cluster.run_for(SECOND);
+    assert_eq!((cluster.started.len(), cluster.ledger.running.len(), cluster.ledger.history.len()), (1, 0, 1));
+}
+
+#[test]
+fn a_run_whose_leader_has_seen_its_end_is_not_begun_again_when_all_but_its_begin_is_lost() {
+    let jobs = vec![Job { misfire_window: Some(60 * SECOND), ..on(&["gpu"], once("a")) }];
+    let mut cluster = Cluster::led(3, "10:00:00", jobs.clone());
+    cluster.run_for(2 * SECOND);
+    (1..3).for_each(|index| cluster.become_node(index, jobs.clone(), &["gpu"], 1));
+    cluster.run_for(2 * SECOND);
+    let ran_on = (1..3).find(|&index| cluster.end_one(index, Exit::Code(0))).expect("it runs");
+    cluster.run_for(SECOND);
+    assert_eq!((cluster.ledger.running.len(), cluster.ledger.history.len()), (0, 1));
+    cluster.is_forgetful = true;
+    let is_queued = |ledger: &cluster::Ledger| ledger.running.values().any(|(run, _)| run.state == RunState::Queued);
+    lose_what_made(&mut cluster, |ledger| !is_queued(ledger));
+    cluster.node(ran_on).is_frozen = true;
+    cluster.run_for(SECOND);
+    cluster.thaw(ran_on);
+    cluster.run_for(10 * SECOND);
+    assert_eq!((cluster.started.len(), cluster.ledger.running.len(), cluster.ledger.history.len()), (1, 0, 1));
+}
+
+/// The store has noted the loss, of which the leader itself can see nothing.
+#[test]
+fn what_a_node_that_is_gone_may_have_accepted_before_a_noted_loss_is_not_begun_elsewhere() {
+    let mut cluster = Cluster::led(3, "10:00:00", vec![on(&["!node=host-a"], once("a"))]);
+    (1..3).for_each(|index| cluster.node(index).is_frozen = true);
+    cluster.run_for(SECOND - 30 * MS);
+    let (to, _) = cluster.ledger.offers.first().cloned().expect("it is placed");
+    let to = if to == name(1) { 1 } else { 2 };
+    cluster.node(0).is_frozen = true;
+    (1..3).for_each(|index| cluster.thaw(index));
+    cluster.run_for(100 * MS);
+    assert_eq!(cluster.started_on("a"), [name(to).to_string()]);
+    cluster.is_forgetful = true;
+    cluster.lost_until = Some(cluster.now.wall + SECOND);
+    cluster.crash(to);
+    lose_what_made(&mut cluster, |ledger| ledger.running.values().all(|(run, _)| run.state == RunState::Running));
+    cluster.thaw(0);
+    cluster.run_for(100 * MS);
+    cluster.lose(to);
+    cluster.run_for(10 * SECOND);
+    let states: Vec<RunState> = cluster.ledger.running.values().map(|(run, _)| run.state).collect();
+    assert_eq!((cluster.started.len(), states), (1, vec![RunState::CutOff]));
+}
+
+#[test]
+fn a_share_that_its_node_restores_leaves_the_shares_of_others_to_the_next_leader() {
+    let every = Job { run_on: RunOn::Every, ..on(&["!node=host-a"], once("a")) };
+    let mut cluster = Cluster::led(3, "10:00:00", vec![every]);
+    cluster.node(2).is_frozen = true;
+    cluster.run_for(SECOND + 5 * MS);
+    assert_eq!(cluster.started_on("a"), ["host-b"]);
+    cluster.is_forgetful = true;
+    cluster.crash(0);
+    lose_what_made(&mut cluster, |ledger| !ledger.running.is_empty());
+    cluster.run_for(SECOND);
+    cluster.lose(0);
+    cluster.thaw(2);
+    cluster.elect(1);
+    cluster.run_for(5 * SECOND);
+    let mut started = cluster.started_on("a");
+    started.sort();
+    assert_eq!(started, ["host-b", "host-c"]);
+}
+
+#[test]
+fn what_waits_is_begun_once_the_nodes_have_had_the_time_to_write_what_they_have() {
+    let queued = Job { overlap: Overlap::Queue, misfire_window: Some(60 * SECOND), ..job("a", "1,2 0 10 * * *") };
+    let mut cluster = Cluster::led(2, "10:00:00", vec![queued]);
+    cluster.run_for(3 * SECOND);
+    assert_eq!(cluster.started.len(), 1);
+    cluster.reconnect();
+    assert!(cluster.end_one(0, Exit::Code(0)));
+    cluster.run_for(SECOND);
+    assert_eq!(cluster.started.len(), 1);
+    cluster.run_for(2 * SECOND);
+    assert_eq!(cluster.started.len(), 2);
+}
+
+#[test]
+fn starts_that_hang_on_the_leader_delay_no_share_of_another_node() {
+    let mut jobs: Vec<Job> = (0..200).map(|number| job(&format!("own{number}"), "1 0 10 * * *")).collect();
+    jobs.push(Job { run_on: RunOn::Every, ..job("every", "5 0 10 * * *") });
+    let mut cluster = Cluster::led(3, "10:00:00", jobs);
+    cluster.node(0).starts_nothing = true;
+    cluster.run_for(7 * SECOND);
+    let mut started = cluster.started_on("every");
+    started.sort();
+    assert_eq!(started, ["host-b", "host-c"]);
 }
 
 /// Whoever leads is in doubt about its own acceptance, and finds nothing.
@@ -1116,7 +1233,7 @@ fn befall(cluster: &mut Cluster, fate: Fate) {
         Fate::Start(node) => drop(cluster.start_one(node)),
         Fate::End(node, is_good) => drop(cluster.end_one(node, Exit::Code(i32::from(!is_good)))),
         Fate::Freeze(node) => cluster.node(node).is_frozen = true,
-        Fate::Thaw(node) if !cluster.is_crashed(node) => cluster.node(node).is_frozen = false,
+        Fate::Thaw(node) if !cluster.is_crashed(node) => cluster.thaw(node),
         Fate::Expire(node) if !cluster.node(node).is_frozen => cluster.expire(node),
         Fate::Join(node) if cluster.node(node).session.is_none() && !cluster.node(node).is_frozen => cluster.join(node),
         Fate::Crash(node) => cluster.crash(node),
@@ -1175,7 +1292,7 @@ proptest! {
         prop_assert_eq!(old.count(), 0, "nothing waits in vain");
     }
 
-    /// What the service loses while all nodes live: no run has two processes, at a time or one after the other, and every
+    /// What the service loses while all nodes live, however slow they are: no run has two processes, at a time or one after the other, and every
     /// occurrence is on record in the end.
     #[test]
     fn what_the_service_loses_is_not_started_again_and_does_not_vanish(fates in fates_of_the_service()) {
@@ -1211,6 +1328,8 @@ fn fates_of_the_service() -> impl Strategy<Value = Vec<Fate>> {
         12 => node.clone().prop_map(Fate::Answer),
         6 => node.clone().prop_map(Fate::Start),
         4 => (node.clone(), prop::bool::ANY).prop_map(|(node, is_good)| Fate::End(node, is_good)),
+        1 => node.clone().prop_map(Fate::Freeze),
+        3 => node.clone().prop_map(Fate::Thaw),
         1 => node.prop_map(Fate::LoseAnswer),
         2 => (1usize..8).prop_map(Fate::Rewind),
         3 => Just(Fate::Settle),

@@ -147,7 +147,7 @@ fn servers_changed(fixture: &mut Fixture, in_flight: Vec<RunId>, run: &RunId, fo
     let session = SessionId("a".into());
     fixture.handle(Event::Election(election::Event::Resumed { session }));
     assert!(fixture.commands.contains(&Command::Ask(Request::Ledger(ledger::Request::ReadInFlight))));
-    fixture.handle(Event::Ledger(ledger::Event::InFlight(in_flight)));
+    fixture.handle(Event::Ledger(ledger::Event::InFlight(in_flight, None)));
     fixture.looked_up(run, found);
 }
 
@@ -178,12 +178,12 @@ fn an_answer_that_is_older_than_the_end_of_the_run_shows_no_loss() {
     let run = start.run.id();
     let session = SessionId("a".into());
     fixture.handle(Event::Election(election::Event::Resumed { session: session.clone() }));
-    fixture.handle(Event::Ledger(ledger::Event::InFlight(Vec::new())));
+    fixture.handle(Event::Ledger(ledger::Event::InFlight(Vec::new(), None)));
     assert!(fixture.commands.contains(&Command::Ask(Request::Ledger(ledger::Request::ReadAgain(run.clone())))));
     fixture.ended(start.tree_id, Exit::Code(0), None);
     assert!(matches!(&fixture.accept_all()[..], [Change::End { .. }]));
     fixture.handle(Event::Election(election::Event::Resumed { session }));
-    fixture.handle(Event::Ledger(ledger::Event::InFlight(vec![run.clone()])));
+    fixture.handle(Event::Ledger(ledger::Event::InFlight(vec![run.clone()], None)));
     fixture.looked_up(&run, RunLookup::InFlight(Box::new(start.run.clone()), Version::FIRST));
     assert!(!notes_loss(&fixture), "{:?}", fixture.commands);
 }
@@ -213,7 +213,7 @@ fn a_run_that_is_still_there_needs_nothing() {
     let session = SessionId("a".into());
     fixture.handle(Event::Election(election::Event::Resumed { session }));
     fixture.commands.clear();
-    fixture.handle(Event::Ledger(ledger::Event::InFlight(vec![start.run.id()])));
+    fixture.handle(Event::Ledger(ledger::Event::InFlight(vec![start.run.id()], None)));
     assert_eq!(fixture.commands, []);
 }
 

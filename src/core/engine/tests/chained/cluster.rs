@@ -68,7 +68,7 @@ impl FakeLedger {
                 true
             }
             Change::UpdateRun { at, run, .. }
-            | Change::OfferAgain { at, run }
+            | Change::RewriteRun { at, run, .. }
             | Change::Accept { at, run }
             | Change::Refuse { at, run }
             | Change::ChangeOwner { at, run }

@@ -39,6 +39,8 @@ pub struct Node {
     pub ahead: Duration,
     /// The engine gets no events.
     pub is_frozen: bool,
+    /// Its connection was lost while it was frozen.
+    is_disconnected: bool,
     /// Its process is dead.
     is_crashed: bool,
     /// Its member is gone, as the others see it.
@@ -267,7 +269,7 @@ impl Cluster {
                 self.lose(index);
                 self.restart(index);
             }
-            self.nodes[index].is_frozen = false;
+            self.thaw(index);
             if self.nodes[index].session.is_none() {
                 self.join(index);
             }
@@ -318,19 +320,31 @@ impl Cluster {
         self.reconnect();
     }
 
-    /// All nodes that live have lost the connection, and have it again.
+    /// All nodes that live have lost the connection, and have it again. Those that are frozen notice it later.
     pub fn reconnect(&mut self) {
-        for index in 0..self.nodes.len() {
-            let Some(session) = self.nodes[index].session.clone() else { continue };
-            let lost = election::Event::Suspended { session: session.clone(), error: None };
-            self.handle(index, Event::Election(lost));
-            self.handle(index, Event::Election(election::Event::Resumed { session }));
-            let watched = self.nodes[index].watched.iter().cloned().map(ledger::Request::ReadRun);
-            let watched: Vec<ledger::Request> = watched.collect();
-            self.nodes[index].requests.extend(watched);
-        }
+        (0..self.nodes.len()).for_each(|index| self.reconnect_one(index));
         (0..self.nodes.len()).for_each(|index| self.offer(index));
         self.tell_members();
+    }
+
+    fn reconnect_one(&mut self, index: usize) {
+        self.nodes[index].is_disconnected = self.nodes[index].is_frozen;
+        let Some(session) = self.nodes[index].session.clone() else { return };
+        let lost = election::Event::Suspended { session: session.clone(), error: None };
+        self.handle(index, Event::Election(lost));
+        self.handle(index, Event::Election(election::Event::Resumed { session }));
+        let watched = self.nodes[index].watched.iter().cloned().map(ledger::Request::ReadRun);
+        let watched: Vec<ledger::Request> = watched.collect();
+        self.nodes[index].requests.extend(watched);
+    }
+
+    /// The node's process goes on.
+    pub fn thaw(&mut self, index: usize) {
+        self.nodes[index].is_frozen = false;
+        if std::mem::take(&mut self.nodes[index].is_disconnected) {
+            self.reconnect_one(index);
+        }
+        self.offer(index);
     }
 
     fn owner_state(&self, owner: &Owner) -> OwnerState {
@@ -467,13 +481,19 @@ impl Cluster {
             }
             ledger::Request::ReadInFlight => {
                 let all = self.ledger.running.keys().cloned().collect();
-                self.handle(index, Event::Ledger(ledger::Event::InFlight(all)));
+                self.handle(index, Event::Ledger(ledger::Event::InFlight(all, self.lost_until)));
             }
             ledger::Request::ReadAgain(run) => {
                 let found = match self.ledger.running.get(&run) {
                     Some((record, version)) => ledger::RunLookup::InFlight(Box::new(record.clone()), *version),
                     None if self.ledger.history.iter().any(|record| record.id() == run) => ledger::RunLookup::Ended,
-                    None => ledger::RunLookup::Absent(None),
+                    None => {
+                        let found = self.ledger.jobs.get(run.job());
+                        let entry = |(record, version): &(JobRecord, Version)| {
+                            Box::new(JobEntry { record: Some(record.clone()), version: *version })
+                        };
+                        ledger::RunLookup::Absent(found.map(entry))
+                    }
                 };
                 self.handle(index, Event::Ledger(ledger::Event::Again(run, found)));
             }
@@ -775,6 +795,7 @@ impl Node {
             deadly: None,
             ahead: Duration::ZERO,
             is_frozen: false,
+            is_disconnected: false,
             is_crashed: false,
             is_gone: true,
             is_forgotten: false,
@@ -862,6 +883,12 @@ impl Ledger {
                 Write::RemoveOffer { node, run } => drop(self.offers.remove(&(node.clone(), run))),
                 _ => {}
             }
+        }
+        if let Change::ChangeOwner { run, .. } = change
+            && run.state != RunState::Placed
+        {
+            // Its node removes an offer of what is not placed there any more.
+            self.offers.retain(|(_, offered)| *offered != run.id());
         }
         let placed = self.running.values().filter(|(record, _)| record.state == RunState::Placed);
         let placed: BTreeSet<_> = placed.map(|(record, _)| (record.owner.node.clone(), record.id())).collect();
