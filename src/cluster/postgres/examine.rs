@@ -165,8 +165,7 @@ pub async fn enter(client: &Client, if_missing: IfMissing) -> Result<Entered, Co
 fn not_made(user: &str) -> String {
     format!(
         "there is no schema `cronkeeper`, and `{user}` may not create it: grant CREATE on the database, or have its \
-         owner run \
-         `cronkeeper schema postgres | psql`"
+         owner run `cronkeeper schema postgres | psql`"
     )
 }
 

@@ -150,8 +150,7 @@ fn an_empty_connect_string_is_wrong_usage_and_not_the_solo_backend() {
     assert_printed(&context.enter(&["release", "--zookeeper", ""]), expected);
     let empty = "
         | cronkeeper: environment variable `CRONKEEPER_ZOOKEEPER` is empty
-        | hint: give it a value, or remove it; systemd reads it from the environment file, by default \
-            /etc/cronkeeper/cronkeeper.env
+        | hint: give it a value, or remove it; systemd reads it from the environment file, by default /etc/cronkeeper/cronkeeper.env
         exit 2";
     for line in [&["run"][..], &["run", "--zookeeper", ""], &["release"], &["lock", "/a", "--", "true"], &["check"]] {
         assert_printed(&transcript(context.line(line).env("CRONKEEPER_ZOOKEEPER", "")), empty);
