@@ -9,7 +9,8 @@
 //!                                                └─ caller gone away ▶ `operator.refused`
 //! ```
 //!
-//! Of one caller, [`SINGLE`] refused changes in a minute have a line each, and the rest one line together.
+//! Changes that a caller's role does not allow have a line each, but only [`SINGLE`] of them in a minute, and the rest one
+//! line together: anybody can send them. Whoever may make changes can fill the log anyway.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -31,7 +32,7 @@ use cronkeeper_core::clock::system;
 use cronkeeper_core::escape::short;
 use cronkeeper_core::log_event::{self, TARGET};
 
-/// Refused changes of a caller in a minute that have a line of their own.
+/// Changes of a caller in a minute, refused for its role, that have a line of their own.
 const SINGLE: u64 = 10;
 /// Most characters of a name in a request that are logged.
 const SHOWN: usize = 200;
@@ -70,7 +71,7 @@ impl<S: Send + Sync> FromRequestParts<S> for ApiActor {
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, RefusedRequest> {
         let actor = parts.extensions.get::<Actor>().filter(|actor| !actor.is_session).cloned();
         actor.map(Self).ok_or_else(|| {
-            let error = "over TCP a request needs the token, as `Authorization: Bearer TOKEN`";
+            let error = "over TCP a request needs a token, as `Authorization: Bearer TOKEN`: a session is for the page";
             RefusedRequest::new(StatusCode::FORBIDDEN, error)
         })
     }
@@ -230,7 +231,7 @@ impl Drop for Pending {
 #[derive(Clone)]
 pub(super) struct Reason(pub String);
 
-/// Refused changes, by caller.
+/// Changes that were refused for the caller's role, by caller.
 pub(super) struct Refusals(Mutex<Minutes>);
 
 impl Default for Refusals {
@@ -240,8 +241,12 @@ impl Default for Refusals {
 }
 
 impl Refusals {
-    /// Logs a change that is not made, or counts it if its caller has sent many. `code` is absent if there was no answer.
+    /// Logs a change that is not made, or counts it if its caller was refused many. `code` is absent if there was no
+    /// answer: then, as after any other error, the change may be made.
     fn note(self: &Arc<Self>, asked: &Asked, code: Option<StatusCode>, reason: &str) {
+        if code != Some(StatusCode::FORBIDDEN) {
+            return asked.log(code, reason);
+        }
         let Counted { sender, is_first, is_logged, .. } = self.minutes().count(asked.caller, system::uptime());
         if is_logged {
             asked.log(code, reason);

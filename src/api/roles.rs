@@ -1,7 +1,8 @@
 //! Roles, and the one table of what each request needs.
 //!
 //! The socket's file mode decides who may use it, so whoever can is [`Role::Admin`]. Over TCP the token decides. A
-//! request that the table does not name needs the highest role: a new route is closed until it has a line here.
+//! change that the table does not name needs the highest role, and any other such request the lowest: a new route is
+//! closed until it has a line here.
 
 use std::fmt;
 
@@ -108,13 +109,13 @@ const NEEDS: &[(&str, Need)] = &[
 /// What a request with this method needs on this route.
 pub(super) fn need(method: &Method, route: &str) -> Need {
     let method = if *method == Method::HEAD { "GET" } else { method.as_str() };
-    let is_wanted = |request: &str| request.split_once(' ') == Some((method, route));
-    NEEDS.iter().find(|(request, _)| is_wanted(request)).map_or(ADMIN, |(_, need)| *need)
+    need_of(&format!("{method} {route}"))
 }
 
-/// What a request of [`NEEDS`] needs, as in its line.
+/// The same of a request that is written as in [`NEEDS`].
 pub(super) fn need_of(request: &str) -> Need {
-    NEEDS.iter().find(|(known, _)| *known == request).map_or(ADMIN, |(_, need)| *need)
+    let unknown = if request.starts_with("GET ") { READ } else { ADMIN };
+    NEEDS.iter().find(|(known, _)| *known == request).map_or(unknown, |(_, need)| *need)
 }
 
 /// The role of a caller; `None` for one that has shown nothing. Another node has none: what it may see is in

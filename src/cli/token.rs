@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
-use super::{Error, Io};
+use super::{Error, Io, json};
 use crate::api::network::tokens::{SHORTEST_HASHED, TokenDigest, TokenName, line};
 use crate::api::network::{SecretError, read_token};
 use crate::api::roles::Role;
@@ -44,17 +44,13 @@ impl Args {
     /// # Errors
     /// When the file cannot be used, its token is too short, or the result cannot be written.
     pub fn run(self, io: &mut Io<'_>) -> Result<(), Error> {
-        let Self { name, role, of, json } = self;
+        let Self { name, role, of, json: is_json } = self;
         let given = of.map(|path| long(&OptionFile::given("--of", path))).transpose()?;
         let made = if given.is_none() { Some(random()?) } else { None };
         let token = given.as_ref().or(made.as_ref()).map(String::as_str).unwrap_or_default();
         let line = line(&name, role, &TokenDigest::of(token.as_bytes()));
         let made = Made { v: 1, name: name.as_str(), role: role.as_str(), token: made.as_deref(), line: &line };
-        if json {
-            let text = serde_json::to_string(&made).map_err(io::Error::other)?;
-            return Ok(writeln!(io.out, "{text}")?);
-        }
-        Ok(made.print(io)?)
+        Ok(if is_json { json::line(&made, io.out) } else { made.print(io) }?)
     }
 }
 

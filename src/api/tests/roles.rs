@@ -112,6 +112,10 @@ async fn each_request_needs_its_role_and_says_which() {
 async fn a_request_without_a_line_in_the_table_needs_the_highest_role() {
     let node = Node::start().await;
     assert_eq!(need_of("POST /v1/everything"), Need::Role(Role::Admin));
+    assert_eq!(need_of("GET /v1/everything"), Need::Role(Role::Read));
+    let misplaced = |more: &str| get("/v1/jobs/load/trigger", more);
+    assert_eq!(node.ask(misplaced("")).await.0, 403);
+    assert_eq!(node.ask(misplaced(&bearer(Role::Read))).await.0, 405);
     let known: Vec<&str> = index::requests().collect();
     let mut changes = known.iter().filter(|request| request.starts_with("POST "));
     assert!(changes.all(|request| matches!(need_of(request), Need::Role(role) if role >= Role::Operate)));

@@ -1,5 +1,6 @@
 //! Tokens with names and roles: what each may do, who is named for it, and what a reload changes.
 
+use std::io::Write as _;
 use std::net::SocketAddrV4;
 
 use rustix::process::Signal;
@@ -91,7 +92,7 @@ fn each_role_does_what_it_may_and_is_named_for_it() {
     assert!(page.contains(&by("operate")) && page.contains(&by("admin")), "{page}");
 
     assert_eq!(post(at, "/v1/jobs/seldom/pause", &bearer(&operator.token), "").code, 200);
-    assert_eq!(fixture::status(&spec)["jobs"][0]["paused"]["by"], by("operate"));
+    until("the pause is shown", || fixture::status(&spec)["jobs"][0]["paused"]["by"] == by("operate"));
     let page = get_with(at, "/jobs/seldom", &bearer(&reader.token)).body;
     assert!(page.contains(&by("operate")) && page.contains(">an-read, read</span>"), "{page}");
     let drained = post(at, &format!("/v1/nodes/{}/drain", a.name()), &bearer(&operator.token), "");
@@ -111,6 +112,22 @@ fn each_role_does_what_it_may_and_is_named_for_it() {
     assert!(logged.json().get("by").is_none() && logged.text("peer") == "127.0.0.1", "{}", logged.json());
     let tail = a.events().text();
     assert!([&reader, &operator, &admin].iter().all(|made| !tail.contains(&made.token)), "a token is logged");
+}
+
+#[test]
+fn who_does_not_wait_for_the_answer_is_named_all_the_same() {
+    let (dir, at) = (Scratch::new("roles"), unused());
+    let operator = made("operate");
+    let file = secret(&dir, "tokens", &operator.line);
+    let jobs = "jobs: {seldom: {schedule: '@at 2099-01-01T00:00:00Z', command: 'true'}}\n";
+    let a = leading(&listening(node("a"), at).option("--api-token-file", text(&file)).jobs(jobs));
+    let own = bearer(&operator.token);
+    let request = format!("POST /v1/jobs/seldom/pause HTTP/1.1\r\nHost: localhost\r\n{own}Content-Length: 0\r\n\r\n");
+    let is_named = |event: &Event| event.text("request") == "pause" && event.text("by").starts_with("an-operate from ");
+    for count in 1..=15 {
+        dial(caller(1), at).expect("it listens").write_all(request.as_bytes()).expect("it is sent");
+        until("it is named", || a.events().count_where(is_named) >= count);
+    }
 }
 
 #[test]
