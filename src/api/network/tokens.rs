@@ -192,7 +192,7 @@ impl Tokens {
 
     /// The token with this digest.
     pub fn with(&self, digest: &TokenDigest) -> Option<&Token> {
-        self.0.iter().filter(|token| token.digest.is(digest)).last()
+        self.0.iter().fold(None, |found, token| if token.digest.is(digest) { Some(token) } else { found })
     }
 
     /// The keys of other nodes' proofs; the first one is that of this node's own proofs.
