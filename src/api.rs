@@ -3,7 +3,7 @@
 //! It shows the published [`Status`] and what it reads from the ledger, and it writes operators' requests into the
 //! ledger. It never acts itself, and no part of the daemon waits for it. Requests are limited in size, number and time
 //! ([`serve`]), answers in bytes ([`admission`]). A panic in a handler fails only its own request. On TCP, [`network`]
-//! decides who may see what.
+//! decides who may see what; who may do what is decided in [`authorize`], by [`roles`].
 //!
 //! ```text
 //! daemon ──watch──▶ Status, last turn ─┐
@@ -17,6 +17,7 @@
 //! once. Answers that take long are computed on another thread ([`slow_answers`]), one at a time too.
 
 mod admission;
+mod authorize;
 mod browser;
 mod caller;
 pub mod client;
@@ -26,6 +27,7 @@ mod health;
 pub mod history;
 mod index;
 mod metrics;
+mod minutes;
 mod named_nodes;
 pub mod network;
 pub mod next;
@@ -38,6 +40,7 @@ pub mod pauses;
 pub mod peers;
 mod reads;
 pub mod recount;
+pub mod roles;
 pub mod serve;
 mod show;
 mod slow_answers;
@@ -55,12 +58,13 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use axum::{Json, Router};
+use axum::{Extension, Json, Router};
 use futures_util::FutureExt as _;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, watch};
 
 use self::admission::{Admitted, NoMemory};
+use self::authorize::{Reason, Refusals};
 use self::nodes::Handover;
 pub use self::reads::LastReads;
 use self::slow_answers::SlowAnswers;
@@ -125,8 +129,13 @@ pub struct OutputSources {
 /// All routes of the API.
 pub fn router(sources: Sources) -> Router {
     let reads = reads::Reads::new(Arc::clone(&sources.reader), sources.last_reads.clone());
-    let state =
-        Arc::new(ApiState { reads, page: page::PageState::default(), slow_answers: SlowAnswers::default(), sources });
+    let state = Arc::new(ApiState {
+        reads,
+        page: page::PageState::default(),
+        slow_answers: SlowAnswers::default(),
+        refusals: Arc::default(),
+        sources,
+    });
     Router::new()
         .merge(page::routes())
         .route("/healthz", get(health::healthz))
@@ -160,6 +169,7 @@ pub fn router(sources: Sources) -> Router {
         .layer(middleware::from_fn(browser::refuse_foreign_pages))
         .layer(DefaultBodyLimit::max(control::MOST_BYTES))
         .layer(middleware::from_fn(catch_panic))
+        .layer(middleware::from_fn_with_state(Arc::clone(&state), authorize::authorize))
         .layer(middleware::from_fn(limit_answer))
         .with_state(state)
 }
@@ -169,6 +179,7 @@ struct ApiState {
     reads: reads::Reads,
     page: page::PageState,
     slow_answers: SlowAnswers,
+    refusals: Arc<Refusals>,
 }
 
 impl ApiState {
@@ -245,6 +256,7 @@ impl RefusedRequest {
 
 impl IntoResponse for RefusedRequest {
     fn into_response(self) -> Response {
-        (self.code, Json(ErrorBody { error: self.error })).into_response()
+        let reason = Extension(Reason(self.error.clone()));
+        (self.code, reason, Json(ErrorBody { error: self.error })).into_response()
     }
 }

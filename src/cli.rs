@@ -44,6 +44,7 @@ pub mod service;
 pub mod status;
 mod stores;
 mod table;
+mod token;
 pub mod trigger;
 mod wait;
 mod waiting;
@@ -364,6 +365,10 @@ pub enum Command {
     /// An editor with yaml-language-server takes it from a comment in the first line of the file:
     /// `# yaml-language-server: $schema=PATH`.
     Schema(schema::Args),
+    /// Make a token for the API, with its line for --api-token-file
+    ///
+    /// The line has only the token's digest: the token itself is printed once, and is nowhere else.
+    Token(token::Args),
     /// Print a completion script for a shell
     Completions(completions::Args),
     /// Print the manual, or write its pages into a directory
@@ -456,6 +461,7 @@ fn dispatch(command: Command, io: &mut Io<'_>) -> Result<Exit, Error> {
         Command::Release(args) => args.run(io),
         Command::Import(args) => args.run(io),
         Command::Schema(args) => args.run(io),
+        Command::Token(args) => args.run(io),
         Command::Completions(args) => args.run(io),
         Command::Man(args) => args.run(io),
     }

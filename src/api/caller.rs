@@ -6,6 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::task::spawn_blocking;
 
+use super::network::Identity;
 use cronkeeper_core::term::NodeName;
 
 /// Who sent a request.
@@ -23,11 +24,11 @@ pub(super) enum Caller {
 /// What a request over TCP has shown, so that it may see more than names, times and outcomes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Grant {
-    /// The token itself.
-    Token,
-    /// The id of a session that was opened with the token. A browser sends it with every request, also with those that
+    /// A token itself.
+    Token(Identity),
+    /// The id of a session that was opened with a token. A browser sends it with every request, also with those that
     /// other pages cause, so something is changed only together with a form's key.
-    Session(String),
+    Session { id: String, identity: Identity },
     /// The proof of another node. It shows one of the few answers that nodes fetch from each other, and changes nothing.
     Peer,
 }
@@ -79,11 +80,11 @@ impl fmt::Display for Caller {
     }
 }
 
-/// Formats who sends the token as `token from 192.0.2.7 on host-a`, for records and log.
-pub(super) fn describe_token(caller: Caller, node: &NodeName) -> String {
+/// Formats who sends a token as `alice from 192.0.2.7 on host-a`, for records and log.
+pub(super) fn describe_token(name: &str, caller: Caller, node: &NodeName) -> String {
     match caller {
-        Caller::Remote(address) => format!("token from {address} on {node}"),
-        Caller::Local { .. } | Caller::Unknown => format!("token on {node}"),
+        Caller::Remote(address) => format!("{name} from {address} on {node}"),
+        Caller::Local { .. } | Caller::Unknown => format!("{name} on {node}"),
     }
 }
 

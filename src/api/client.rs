@@ -78,7 +78,7 @@ pub enum AskError {
     #[error("others could read the token on its way to {0}: use https://, or allow it with `--token-in-clear`")]
     TokenInClear(String),
     /// The node has another token.
-    #[error("{0} refused the token: it must be that of the node's `--api-token-file`")]
+    #[error("{0} refused the token: it must be one that the node's `--api-token-file` accepts")]
     WrongToken(String),
     /// A file of the caller cannot be used.
     #[error(transparent)]

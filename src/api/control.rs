@@ -1,7 +1,7 @@
 //! Requests of operators about runs: trigger and kill, and the result of a run.
 //!
 //! A request is logged and written into the ledger with the caller's name; the leader, on whichever node, carries it
-//! out. On the Unix socket the kernel reports who the caller is; over TCP a request must show the token.
+//! out.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -20,8 +20,9 @@ use tracing::info;
 use uuid::Uuid;
 
 use super::admission::Admitted;
-use super::caller::{self, Caller, Grant};
+use super::authorize::{Actor, ApiActor};
 use super::network::Visibility;
+use super::roles::KILL_BY_FORCE;
 use super::show::{job_name, no_such_job};
 use super::{ApiState, RefusedRequest};
 use crate::status::{HistoryEntry, Status};
@@ -110,31 +111,27 @@ pub enum RunAnswer {
 
 pub(super) type PathParam = Result<Path<String>, PathRejection>;
 pub(super) type RequestBody = Result<Bytes, BytesRejection>;
-/// Who sends a request to the API.
-pub(super) type ApiOperator = (Extension<Caller>, Option<Extension<Grant>>);
 
 /// `POST /v1/jobs/{job}/trigger`.
 pub(super) async fn trigger(
     State(state): State<Arc<ApiState>>,
-    operator: ApiOperator,
+    ApiActor(actor): ApiActor,
     job: PathParam,
     body: RequestBody,
 ) -> Result<Json<Triggered>, RefusedRequest> {
-    let by = state.api_operator(operator).await?;
     let (job, body) = (state.known_job(job)?, parse_body(body)?);
-    state.trigger(by, job, body).await.map(Json)
+    state.trigger(actor, job, body).await.map(Json)
 }
 
 /// `POST /v1/runs/{run}/kill`.
 pub(super) async fn kill(
     State(state): State<Arc<ApiState>>,
-    operator: ApiOperator,
+    ApiActor(actor): ApiActor,
     run: PathParam,
     body: RequestBody,
 ) -> Result<Json<Killing>, RefusedRequest> {
-    let by = state.api_operator(operator).await?;
     let (run, KillBody { force }) = (run_id(run)?, parse_body(body)?);
-    state.kill(by, run, force).await.map(Json)
+    state.kill(actor, run, force).await.map(Json)
 }
 
 /// `GET /v1/runs/{run}`. 404 if the ledger has no record of the run.
@@ -170,12 +167,12 @@ pub(super) async fn run(
 impl ApiState {
     pub(super) async fn trigger(
         &self,
-        by: String,
+        actor: Actor,
         job: JobName,
         body: TriggerBody,
     ) -> Result<Triggered, RefusedRequest> {
         let uuid = body.uuid;
-        let (record, notes) = match self.request(&by, &job, body).await {
+        let (record, notes) = match self.request(&actor.by, &job, body).await {
             Ok(request) => request,
             // The first request may count, although its answer was lost and the jobs file has changed since.
             Err(refused) => {
@@ -187,9 +184,11 @@ impl ApiState {
         let on = Some(listed(&record.on)).filter(|on| !on.is_empty());
         let run = self.recorded(self.sources.operator.trigger(record)).await?;
         // Without the values: the log may go to others than the ledger.
+        let Actor { by, role, peer, .. } = actor;
+        let role = role.as_str();
         info!(
-            target: TARGET, event = REQUESTED, request = "trigger", %job, %run, to = on, by, parameters = names,
-            "{by} requested a run of the job"
+            target: TARGET, event = REQUESTED, request = "trigger", %job, %run, to = on, by, role, peer,
+            parameters = names, "{by} requested a run of the job"
         );
         Ok(Triggered { run, notes })
     }
@@ -226,38 +225,25 @@ impl ApiState {
             .map_err(|bad| RefusedRequest::new(StatusCode::BAD_REQUEST, bad.to_string()))
     }
 
-    pub(super) async fn kill(&self, by: String, run: RunId, force: bool) -> Result<Killing, RefusedRequest> {
+    pub(super) async fn kill(&self, actor: Actor, run: RunId, force: bool) -> Result<Killing, RefusedRequest> {
+        if force {
+            actor.require(KILL_BY_FORCE)?;
+        }
+        let Actor { by, role, peer, .. } = actor;
         let kill = KillRequest { reason: Reason::Operator, by: by.clone(), at: system::now().wall, force };
         let Some(state) = self.recorded(self.sources.operator.kill(run.clone(), kill)).await? else {
             return Err(RefusedRequest::new(StatusCode::NOT_FOUND, format!("run `{run}` is not in flight")));
         };
-        let (request, job) = ("kill", run.job());
-        info!(target: TARGET, event = REQUESTED, request, %job, %run, force, by, "{by} requested the end of the run");
+        let (request, job, role) = ("kill", run.job(), role.as_str());
+        info!(
+            target: TARGET, event = REQUESTED, request, %job, %run, force, by, role, peer,
+            "{by} requested the end of the run"
+        );
         Ok(Killing { state })
     }
 }
 
 impl ApiState {
-    /// The name of who sends a request to the API, for records and log. Over TCP, a session is not enough.
-    pub(super) async fn api_operator(&self, operator: ApiOperator) -> Result<String, RefusedRequest> {
-        let (Extension(caller), grant) = operator;
-        let grant = grant.map(|Extension(grant)| grant).filter(|grant| *grant == Grant::Token);
-        self.operator_name(caller, grant.as_ref()).await
-    }
-
-    /// The name of a local caller, or of one who has shown the token. Refuses all others.
-    pub(super) async fn operator_name(&self, caller: Caller, grant: Option<&Grant>) -> Result<String, RefusedRequest> {
-        let node = self.sources.status.borrow().node.clone();
-        match (caller, grant) {
-            (Caller::Local { uid }, _) => Ok(caller::describe_user(uid, &node).await),
-            (_, Some(Grant::Token | Grant::Session(_))) => Ok(caller::describe_token(caller, &node)),
-            (_, Some(Grant::Peer) | None) => {
-                let error = "over TCP a request needs the token, as `Authorization: Bearer TOKEN`";
-                Err(RefusedRequest::new(StatusCode::FORBIDDEN, error))
-            }
-        }
-    }
-
     /// The time by the ledger's clock, as far as this node knows that one.
     pub(super) fn ledger_time(&self) -> Timestamp {
         let ahead = SignedDuration::from_millis(self.sources.status.borrow().clock_skew_ms.unwrap_or_default());

@@ -3,6 +3,8 @@
 use axum::Json;
 use serde::Serialize;
 
+use super::roles::{Need, need_of};
+
 /// Every request of the API, for people who explore it; docs/api.md and docs/openapi.json describe them.
 const REQUESTS: [(&str, &str); 25] = [
     ("GET /healthz", "200 while the daemon's loop turns"),
@@ -45,12 +47,24 @@ pub(super) struct Index {
 struct IndexEntry {
     request: &'static str,
     description: &'static str,
+    /// The least role that it needs over TCP; absent: none, but without one it shows names, times and outcomes only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    role: Option<&'static str>,
 }
 
 /// `GET /v1`.
 pub(super) async fn index() -> Json<Index> {
-    let requests = REQUESTS.iter().map(|&(request, description)| IndexEntry { request, description });
+    let requests =
+        REQUESTS.iter().map(|&(request, description)| IndexEntry { request, description, role: role(request) });
     Json(Index { v: 1, requests: requests.collect() })
+}
+
+/// The least role that a request needs.
+pub(super) fn role(request: &str) -> Option<&'static str> {
+    match need_of(request) {
+        Need::Role(role) => Some(role.as_str()),
+        Need::Nothing => None,
+    }
 }
 
 #[cfg(test)]

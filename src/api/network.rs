@@ -1,14 +1,16 @@
 //! Access rules of the `--listen` address: who is admitted, and what they see.
 //!
 //! ```text
-//!  TLS, if there is a certificate ─▶ Host ─┬─ token or session ─▶ everything
+//!  TLS, if there is a certificate ─▶ Host ─┬─ token or session ─▶ everything to see; to do, as its role says
 //!                                          ├─ proof of a node ──▶ what nodes fetch from each other
 //!                                          └─ nothing ──────────▶ names and outcomes, to read
 //! ```
 //!
+//! What a request may do is decided in [`authorize`](super::authorize), by its role.
+//!
 //! `Host` is checked against DNS rebinding: a web page in a browser on this network could make its own domain resolve
 //! to this address, and then read the answers. Requests are therefore accepted only under the address's own names. Job
-//! output and texts of the jobs file are visible only with the token, and only with it can anything be changed. A
+//! output and texts of the jobs file are visible only with a token, and only with one can anything be changed. A
 //! browser sends the token once and gets a session for it, which shows the same, and changes something only through the
 //! forms of the page. Another node never sends the token, but a [`proof`] that it has it.
 
@@ -17,6 +19,7 @@ pub(super) mod proof;
 mod secret;
 mod session;
 mod tls;
+pub mod tokens;
 mod wrong_tokens;
 
 use std::convert::Infallible;
@@ -30,7 +33,7 @@ use axum::http::request::Parts;
 use axum::http::uri::Authority;
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
 use axum::middleware::{self, Next};
-use axum::response::{IntoResponse as _, Response};
+use axum::response::{IntoResponse, Response};
 use tokio::time::sleep;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
@@ -39,10 +42,12 @@ use tracing::info;
 pub use self::host::HostName;
 use self::proof::{Accepted, Asked, BadProof};
 pub use self::secret::SecretError;
-use self::secret::Token;
-pub(super) use self::secret::read_token;
+pub(crate) use self::secret::read_token;
+pub(super) use self::secret::read_tokens;
 use self::session::Sessions;
 pub(super) use self::tls::client as tls_client;
+pub use self::tokens::Identity;
+use self::tokens::{Token, Tokens};
 use self::wrong_tokens::Answer;
 pub use self::wrong_tokens::WrongTokens;
 use super::RefusedRequest;
@@ -59,7 +64,7 @@ use cronkeeper_core::term::NodeName;
 const FOR_PEERS: &[(&str, Scope)] =
     &[("/v1/runs/*/output", Scope::Any), ("/v1/history", Scope::Local), ("/v1/jobs/*/history", Scope::Local)];
 const NOT_FOR_PEERS: &str = "other nodes are shown the output of runs and, with `local=true`, this node's part of the history, and nothing else";
-/// How long a caller waits that has sent many wrong tokens.
+/// How long a caller waits for each further answer that has sent many wrong tokens.
 const PAUSE: Duration = Duration::from_secs(1);
 /// What an answer 401 says is accepted. Other nodes see from it that this one knows proofs.
 const CHALLENGES: &str = "Bearer, Cronkeeper-Peer";
@@ -90,10 +95,10 @@ impl<S: Send + Sync> FromRequestParts<S> for Visibility {
     }
 }
 
-/// The files with the token and the certificates.
+/// The files with the tokens and the certificates.
 #[derive(Clone, Debug, Default)]
 pub struct Files {
-    /// The token that callers must send to see everything.
+    /// The tokens of those who may see more than the outline.
     pub token: Option<OptionFile>,
     /// Without certificates, the address does not use TLS.
     pub tls: Option<TlsFiles>,
@@ -111,14 +116,14 @@ pub struct TlsFiles {
 
 /// The contents of [`Files`].
 struct Secrets {
-    token: Option<Token>,
+    tokens: Option<Tokens>,
     tls: Option<Arc<ServerConfig>>,
 }
 
 impl Secrets {
     fn read(files: &Files) -> Result<Self, SecretError> {
         Ok(Self {
-            token: files.token.as_ref().map(Token::read).transpose()?,
+            tokens: files.token.as_ref().map(read_tokens).transpose()?,
             tls: files.tls.as_ref().map(tls::config).transpose()?.map(Arc::new),
         })
     }
@@ -139,7 +144,7 @@ pub struct Network {
 
 /// Why a request is not admitted.
 enum NotAdmitted {
-    /// It shows something that was not made from this node's token.
+    /// It shows something that was not made from one of this node's tokens.
     WrongToken(String),
     Refused(RefusedRequest),
 }
@@ -187,11 +192,7 @@ impl Network {
     /// When a file cannot be used; then all old files stay in effect.
     pub fn reload(&self) -> Result<(), SecretError> {
         let secrets = Arc::new(Secrets::read(&self.files)?);
-        let has_other_token = self.secrets().token != secrets.token;
         *self.secrets.write().unwrap_or_else(PoisonError::into_inner) = secrets;
-        if has_other_token {
-            self.sessions.clear();
-        }
         Ok(())
     }
 
@@ -212,18 +213,7 @@ impl Network {
     fn admit(&self, request: &Request) -> Result<Option<Grant>, NotAdmitted> {
         let local = request.extensions().get::<LocalAddress>().and_then(|local| local.0);
         self.check_host(local.map(|local| local.ip()), request)?;
-        let grant = self.grant(local, request)?;
-        let is_reading = matches!(*request.method(), Method::GET | Method::HEAD);
-        // Signing in needs no grant: it is how a browser gets one.
-        let is_signing_in = request.uri().path() == SIGN_IN && self.has_token();
-        if is_reading || is_signing_in || grant.is_some() {
-            return Ok(grant);
-        }
-        let error = match self.has_token() {
-            true => "over TCP only who sends the token can change something",
-            false => "the API is read-only over TCP: use the Unix socket",
-        };
-        Err(RefusedRequest::new(StatusCode::FORBIDDEN, error).into())
+        self.grant(local, request)
     }
 
     /// Accepts a request only if its `Host`, and the host in its URI if there is one, name this address.
@@ -248,27 +238,34 @@ impl Network {
     fn grant(&self, local: Option<SocketAddr>, request: &Request) -> Result<Option<Grant>, NotAdmitted> {
         let headers = request.headers();
         let Some(shown) = headers.get(header::AUTHORIZATION) else {
-            return Ok(session::shown(headers).filter(|id| self.sessions.is_open(id)).map(Grant::Session));
+            return Ok(session::shown(headers).and_then(|id| self.session(id)));
         };
         if proof::is_meant(shown.as_bytes()) {
             return self.check_proof(shown.as_bytes(), local, request).map(|()| Some(Grant::Peer));
         }
-        let is_right = bearer(shown).is_some_and(|shown| self.is_token(shown));
-        is_right.then_some(Some(Grant::Token)).ok_or_else(|| NotAdmitted::WrongToken("wrong token".to_owned()))
+        let token = bearer(shown).and_then(|shown| self.token(shown));
+        token.map(|token| Some(Grant::Token(token.identity))).ok_or_else(|| NotAdmitted::WrongToken(WRONG.to_owned()))
+    }
+
+    /// An open session, with what its token may do now.
+    fn session(&self, id: String) -> Option<Grant> {
+        let digest = self.sessions.token(&id)?;
+        let identity = self.secrets().tokens.as_ref()?.with(&digest)?.identity.clone();
+        Some(Grant::Session { id, identity })
     }
 
     /// Accepts the proof of another node, for a request that nodes send each other.
     fn check_proof(&self, shown: &[u8], local: Option<SocketAddr>, request: &Request) -> Result<(), NotAdmitted> {
         let refused = |code, error: String| Err(RefusedRequest::new(code, error).into());
         let secrets = self.secrets();
-        let Some(token) = &secrets.token else {
+        let Some(tokens) = &secrets.tokens else {
             let error =
                 format!("{} has no token, and so shows nothing to other nodes: set `--api-token-file`", self.node);
             return refused(StatusCode::FORBIDDEN, error);
         };
         let path = request.uri().path_and_query().map_or("/", |path| path.as_str());
         let asked = Asked { method: request.method().as_str(), path, host: own_host(local, request.headers()) };
-        match self.proofs.check(shown, asked, &token.proofs, &self.node, system::now().wall) {
+        match self.proofs.check(shown, asked, tokens.proof_keys(), &self.node, system::now().wall) {
             Ok(()) if is_for_peers(request.method(), request.uri()) => Ok(()),
             Ok(()) => refused(StatusCode::FORBIDDEN, NOT_FOR_PEERS.to_owned()),
             Err(wrong @ BadProof::OtherToken) => Err(NotAdmitted::WrongToken(wrong.to_string())),
@@ -277,45 +274,45 @@ impl Network {
         }
     }
 
-    fn is_token(&self, shown: &[u8]) -> bool {
-        self.secrets().token.as_ref().is_some_and(|token| token.is(shown))
+    fn token(&self, shown: &[u8]) -> Option<Token> {
+        self.secrets().tokens.as_ref()?.find(shown).cloned()
     }
 
     /// True if somebody can sign in.
     pub(super) fn has_token(&self) -> bool {
-        self.secrets().token.is_some()
+        self.secrets().tokens.is_some()
     }
 
-    /// Counts a wrong token, and takes time for the answer if the caller has sent many. Meanwhile the connection makes
-    /// room for others, like one that has not sent its request.
-    async fn note_wrong_token(&self, caller: Caller, connection: Option<&Admitted>) {
-        if self.wrong_tokens.count(caller) == Answer::Late {
-            if let Some(connection) = connection {
-                connection.offer_place();
-            }
-            sleep(PAUSE).await;
+    /// Counts a wrong token and returns the refusal, after some time if the caller has sent many. Meanwhile the
+    /// connection makes room for others, like one that has not sent its request.
+    async fn refuse_token(&self, caller: Caller, connection: Option<&Admitted>, error: String) -> WrongToken {
+        let Answer::Late { seconds } = self.wrong_tokens.count(caller) else {
+            return WrongToken { error, retry_after: None };
+        };
+        if let Some(connection) = connection {
+            connection.offer_place();
         }
+        sleep(PAUSE).await;
+        let error = format!("{error}; more than ten came from {caller} within a minute");
+        WrongToken { error, retry_after: Some(seconds) }
     }
 
-    /// Opens a session for the token. Returns the cookie.
+    /// Opens a session for a token. Returns the cookie.
     pub(super) async fn sign_in(
         &self,
         caller: Caller,
         connection: Option<&Admitted>,
         shown: &[u8],
-    ) -> Result<String, RefusedRequest> {
-        let secrets = self.secrets();
-        if !self.is_token(shown) {
-            self.note_wrong_token(caller, connection).await;
-            return Err(RefusedRequest::new(StatusCode::UNAUTHORIZED, "wrong token"));
-        }
-        info!(target: TARGET, event = log_event::API_SIGNED_IN, %caller, "somebody at {caller} has signed in on the page");
-        let id = self.sessions.open();
-        // If the token was replaced meanwhile, its sessions may have been ended before this one was opened.
-        if !Arc::ptr_eq(&secrets, &self.secrets()) {
-            self.sessions.close(&id);
-        }
-        Ok(session::cookie(&id, self.files.tls.is_some()))
+    ) -> Result<String, WrongToken> {
+        let Some(Token { identity, digest, .. }) = self.token(shown) else {
+            return Err(self.refuse_token(caller, connection, WRONG.to_owned()).await);
+        };
+        let Identity { name, role } = identity;
+        info!(
+            target: TARGET, event = log_event::API_SIGNED_IN, %caller, by = &*name, role = role.as_str(),
+            "{name} has signed in on the page, at {caller}"
+        );
+        Ok(session::cookie(&self.sessions.open(digest), self.files.tls.is_some()))
     }
 
     /// Ends a session. Returns the cookie that removes the browser's.
@@ -324,6 +321,36 @@ impl Network {
         session::no_cookie(self.files.tls.is_some())
     }
 }
+
+/// The refusal of a wrong token.
+pub(super) struct WrongToken {
+    pub error: String,
+    /// The caller has sent many: how many seconds until its count begins anew.
+    pub retry_after: Option<u64>,
+}
+
+impl WrongToken {
+    pub fn code(&self) -> StatusCode {
+        if self.retry_after.is_some() { StatusCode::TOO_MANY_REQUESTS } else { StatusCode::UNAUTHORIZED }
+    }
+
+    /// Adds what the answer says in its head.
+    pub fn mark(&self, answer: &mut Response) {
+        if let Some(seconds) = self.retry_after {
+            answer.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        }
+    }
+}
+
+impl IntoResponse for WrongToken {
+    fn into_response(self) -> Response {
+        let mut answer = RefusedRequest::new(self.code(), self.error.clone()).into_response();
+        self.mark(&mut answer);
+        answer
+    }
+}
+
+const WRONG: &str = "wrong token";
 
 /// Where a browser sends the token.
 pub(super) const SIGN_IN: &str = "/session";
@@ -362,7 +389,7 @@ fn fits(path: &str, pattern: &str) -> bool {
 }
 
 async fn admit_or_refuse(State(network): State<Arc<Network>>, mut request: Request, next: Next) -> Response {
-    let refusal = match network.admit(&request) {
+    let mut answer = match network.admit(&request) {
         Ok(grant) => {
             let extensions = request.extensions_mut();
             extensions.insert(if grant.is_some() { Visibility::All } else { Visibility::Outline });
@@ -372,17 +399,14 @@ async fn admit_or_refuse(State(network): State<Arc<Network>>, mut request: Reque
             }
             return next.run(request).await;
         }
-        Err(NotAdmitted::Refused(refusal)) => refusal,
+        Err(NotAdmitted::Refused(refusal)) => refusal.into_response(),
         Err(NotAdmitted::WrongToken(error)) => {
             let caller = request.extensions().get().copied().unwrap_or(Caller::Unknown);
             let connection = request.extensions().get::<Arc<Admitted>>().cloned();
-            network.note_wrong_token(caller, connection.as_deref()).await;
-            RefusedRequest::new(StatusCode::UNAUTHORIZED, error)
+            network.refuse_token(caller, connection.as_deref(), error).await.into_response()
         }
     };
-    let is_unauthorized = refusal.code == StatusCode::UNAUTHORIZED;
-    let mut answer = refusal.into_response();
-    if is_unauthorized {
+    if answer.status() == StatusCode::UNAUTHORIZED {
         answer.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static(CHALLENGES));
     }
     answer

@@ -16,16 +16,16 @@ use tokio::time::{Instant, sleep, timeout};
 use tracing::info;
 use uuid::Uuid;
 
+use super::authorize::{Actor, ApiActor};
 use super::control::{
-    ApiOperator, PathParam, READ, REQUESTED, RequestBody, TIMEOUT, limited_reason, parse_body, unavailable,
-    whole_second,
+    PathParam, READ, REQUESTED, RequestBody, TIMEOUT, limited_reason, parse_body, unavailable, whole_second,
 };
 use super::{ApiState, RefusedRequest};
 use crate::status::Status;
 use cronkeeper_core::clock::system;
 use cronkeeper_core::election::{Candidate, Queue, TransferError};
 use cronkeeper_core::ledger::ForgetNode;
-use cronkeeper_core::log_event::{self, TARGET};
+use cronkeeper_core::log_event::TARGET;
 use cronkeeper_core::run::{Drain, HandoverRequest};
 use cronkeeper_core::suggest::{did_you_mean, nearest};
 use cronkeeper_core::term::{CandidateName, NodeName};
@@ -116,81 +116,83 @@ pub struct Handover {
 /// `POST /v1/nodes/{node}/drain`.
 pub(super) async fn drain(
     State(state): State<Arc<ApiState>>,
-    operator: ApiOperator,
+    ApiActor(actor): ApiActor,
     node: PathParam,
     body: RequestBody,
 ) -> Result<Json<Drained>, RefusedRequest> {
-    let by = state.api_operator(operator).await?;
     let (node, DrainBody { reason }) = (node_name(node)?, parse_body(body)?);
-    state.drain(by, node, reason).await.map(Json)
+    state.drain(actor, node, reason).await.map(Json)
 }
 
 /// `POST /v1/nodes/{node}/undrain`.
 pub(super) async fn undrain(
     State(state): State<Arc<ApiState>>,
-    operator: ApiOperator,
+    ApiActor(actor): ApiActor,
     node: PathParam,
     body: RequestBody,
 ) -> Result<Json<Undrained>, RefusedRequest> {
-    let by = state.api_operator(operator).await?;
     let (node, UndrainBody {}) = (node_name(node)?, parse_body(body)?);
-    state.undrain(by, node).await.map(Json)
+    state.undrain(actor, node).await.map(Json)
 }
 
 /// `POST /v1/nodes/{node}/forget`.
 pub(super) async fn forget(
     State(state): State<Arc<ApiState>>,
-    operator: ApiOperator,
+    ApiActor(actor): ApiActor,
     node: PathParam,
     body: RequestBody,
 ) -> Result<Json<ForgottenNode>, RefusedRequest> {
-    let by = state.api_operator(operator).await?;
     let (node, ForgetBody {}) = (node_name(node)?, parse_body(body)?);
-    state.forget(by, node).await.map(Json)
+    state.forget(actor, node).await.map(Json)
 }
 
 /// `POST /v1/handover`. On a node that does not lead, the request is passed on to the leader.
 pub(super) async fn handover(
     State(state): State<Arc<ApiState>>,
-    operator: ApiOperator,
+    ApiActor(actor): ApiActor,
     body: RequestBody,
 ) -> Result<Json<HandedOver>, RefusedRequest> {
-    let by = state.api_operator(operator).await?;
     let HandoverBody { to } = parse_body(body)?;
-    state.hand_over(by, to).await.map(Json)
+    state.hand_over(actor, to).await.map(Json)
 }
 
 impl ApiState {
     pub(super) async fn drain(
         &self,
-        by: String,
+        actor: Actor,
         node: NodeName,
         reason: Option<String>,
     ) -> Result<Drained, RefusedRequest> {
         let until = Instant::now() + TIMEOUT;
         let queue = self.require_node(&node).await?;
         let now = whole_second(system::now().wall);
-        let drain = drain_after(queue.drained.get(&node), by.clone(), now, limited_reason(reason)?);
+        let drain = drain_after(queue.drained.get(&node), actor.by.clone(), now, limited_reason(reason)?);
         let replaced = self.recorded(self.sources.operator.drain(node.clone(), drain.clone())).await?;
         let reason = drain.reason.as_deref();
-        let request = "drain";
-        info!(target: TARGET, event = REQUESTED, request, to = %node, by, reason, "{by} drained {node}");
+        let (Actor { by, peer, .. }, role) = (&actor, actor.role.as_str());
+        info!(
+            target: TARGET, event = REQUESTED, request = "drain", to = %node, by, role, peer, reason,
+            "{by} drained {node}"
+        );
         let is_out = |queue: &Queue| !queue.candidates.iter().any(|queued| queued.node.as_ref() == Some(&node));
         let is_out = self.queue_with(until, is_out).await.is_some();
         Ok(Drained { node, drained: drain, replaced, is_out })
     }
 
-    pub(super) async fn undrain(&self, by: String, node: NodeName) -> Result<Undrained, RefusedRequest> {
+    pub(super) async fn undrain(&self, actor: Actor, node: NodeName) -> Result<Undrained, RefusedRequest> {
         let was = self.recorded(self.sources.operator.undrain(node.clone())).await?;
         if was.is_none() {
             self.require_node(&node).await?;
             return Ok(Undrained { node, was });
         }
-        info!(target: TARGET, event = REQUESTED, request = "undrain", to = %node, by, "{by} undrained {node}");
+        let (Actor { by, peer, .. }, role) = (&actor, actor.role.as_str());
+        info!(
+            target: TARGET, event = REQUESTED, request = "undrain", to = %node, by, role, peer, "{by} undrained {node}"
+        );
         Ok(Undrained { node, was })
     }
 
-    pub(super) async fn forget(&self, by: String, node: NodeName) -> Result<ForgottenNode, RefusedRequest> {
+    pub(super) async fn forget(&self, actor: Actor, node: NodeName) -> Result<ForgottenNode, RefusedRequest> {
         let queue = self.read_queue().await?;
         let is_alive = queue.members.iter().any(|member| member.node == node);
         let answer = match is_alive {
@@ -212,15 +214,23 @@ impl ApiState {
                 return Err(RefusedRequest::new(StatusCode::NOT_FOUND, error));
             }
         }
-        info!(target: TARGET, event = REQUESTED, request = "forget", to = %node, by, "{by} had {node} forgotten");
+        let (Actor { by, peer, .. }, role) = (&actor, actor.role.as_str());
+        info!(
+            target: TARGET, event = REQUESTED, request = "forget", to = %node, by, role, peer,
+            "{by} had {node} forgotten"
+        );
         Ok(ForgottenNode { node })
     }
 
-    pub(super) async fn hand_over(&self, by: String, to: Option<NodeName>) -> Result<HandedOver, RefusedRequest> {
+    pub(super) async fn hand_over(&self, actor: Actor, to: Option<NodeName>) -> Result<HandedOver, RefusedRequest> {
         let until = Instant::now() + TIMEOUT;
         let named = to.clone();
         let next = named.as_ref().map(NodeName::as_str);
-        info!(target: TARGET, event = REQUESTED, request = "handover", to = next, by, "{by} requested a handover");
+        let (Actor { by, peer, .. }, role) = (&actor, actor.role.as_str());
+        info!(
+            target: TARGET, event = REQUESTED, request = "handover", to = next, by, role, peer,
+            "{by} requested a handover"
+        );
         let queue = self.read_queue().await;
         let own = Arc::clone(&self.sources.status.borrow());
         let leads = {
@@ -237,7 +247,7 @@ impl ApiState {
             queue if leads => self.hand_over_here(&queue.unwrap_or_default(), to.clone(), until).await,
             Ok(queue) => match to.as_ref().filter(|to| leads_elsewhere(&queue, to)) {
                 Some(leader) => return already(leader),
-                None => self.hand_over_elsewhere(&queue, to.clone(), &by, until).await.map(Answer::Resigned),
+                None => self.hand_over_elsewhere(&queue, to.clone(), by, until).await.map(Answer::Resigned),
             },
             Err(error) => Err(error),
         };
@@ -245,18 +255,14 @@ impl ApiState {
             Ok(Answer::LeadsAlready) => return already(&own.node),
             // The published status was older than the end of the term.
             Ok(Answer::LeadsNoMore) => match self.read_queue().await {
-                Ok(queue) => self.hand_over_elsewhere(&queue, to, &by, until).await,
+                Ok(queue) => self.hand_over_elsewhere(&queue, to, by, until).await,
                 Err(error) => Err(error),
             },
             Ok(Answer::Resigned(done)) => Ok(done),
             Err(error) => Err(error),
         };
         self.reads.changed();
-        let (node, candidate) = done.inspect_err(|refused| {
-            let reason = &refused.error;
-            let text = refusal(next, reason);
-            info!(target: TARGET, event = log_event::OPERATOR_REFUSED, request = "handover", by, reason, "{text}");
-        })?;
+        let (node, candidate) = done?;
         let is_next = |queue: &Queue| first(queue).is_some_and(|first| first.candidate != candidate);
         let queue = self.queue_with(until.min(Instant::now() + SUCCESSION), is_next).await;
         Ok(HandedOver { node, leader: queue.as_ref().and_then(first).and_then(|first| first.node.clone()) })
@@ -442,13 +448,6 @@ fn conflict(to: Option<&NodeName>, why: &TransferError) -> RefusedRequest {
     RefusedRequest::new(StatusCode::CONFLICT, error)
 }
 
-/// A refused handover, for the log: the answer to the request alone does not say what was refused.
-fn refusal(to: Option<&str>, reason: &str) -> String {
-    let why = reason.strip_prefix("no handover").and_then(|rest| rest.split_once(": ")).map_or(reason, |(_, why)| why);
-    let to = to.map(|to| format!(" to {to}")).unwrap_or_default();
-    format!("no handover{to} so far: {why}")
-}
-
 fn late(leader: &NodeName) -> RefusedRequest {
     let error = format!("{leader} did not resign within {} s, and may still do so: see its log", TIMEOUT.as_secs());
     RefusedRequest::new(StatusCode::GATEWAY_TIMEOUT, error)
@@ -463,16 +462,6 @@ fn node_name(node: PathParam) -> Result<NodeName, RefusedRequest> {
 mod tests {
     use super::*;
     use crate::status::sample;
-
-    #[test]
-    fn a_refusal_in_the_log_says_what_was_refused() {
-        let away = "the ledger cannot be read: no answer";
-        assert_eq!(refusal(None, away), "no handover so far: the ledger cannot be read: no answer");
-        let refused = conflict(Some(&NodeName::new("host-b")), &TransferError::NotQueued).error;
-        assert_eq!(refusal(Some("host-b"), &refused), "no handover to host-b so far: it is not in the queue");
-        let refused = conflict(None, &TransferError::NotLeading).error;
-        assert_eq!(refusal(None, &refused), "no handover so far: this node does not lead");
-    }
 
     #[test]
     fn who_drains_a_node_once_more_changes_nothing_but_what_is_new() {

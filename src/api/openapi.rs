@@ -157,6 +157,10 @@ fn operation(described: &Described, error: &Schema, generator: &mut SchemaGenera
         responses.insert(code.to_string(), json!({ "description": reason(*code), "content": content(&refusal) }));
     }
     let mut operation = json!({ "summary": summary, "responses": responses });
+    if let Some(role) = index::role(described.request) {
+        operation["description"] = format!("Over TCP it needs a token with the role `{role}`, or a higher one.").into();
+        operation["x-role"] = role.into();
+    }
     let parameters = parameters(described);
     if !parameters.is_empty() {
         operation["parameters"] = Value::Array(parameters);
@@ -180,7 +184,7 @@ fn parameters(described: &Described) -> Vec<Value> {
 fn reason(code: u16) -> &'static str {
     match code {
         400 => "the request is invalid",
-        403 => "not allowed here",
+        403 => "the caller does not have the role that it needs, or the request is of a web page from elsewhere",
         404 => "there is no such job, run or node",
         409 => "not possible now",
         503 => "not available now; try again later",

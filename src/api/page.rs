@@ -33,13 +33,13 @@ mod words;
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use axum::Router;
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query, Request, State};
 use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
+use axum::{Extension, Router};
 use maud::{Markup, html};
 
 use self::bar_cache::BarCache;
@@ -52,6 +52,7 @@ use self::run::{InFlight, Known, RunPage};
 use self::times::Clock;
 use self::view::Views;
 use self::visitor::{Connection, FormKeys, Visitor};
+use super::authorize::Reason;
 use super::control::run_id;
 use super::history::{ElsewhereCache, Question};
 use super::network::{SIGN_IN, Visibility};
@@ -143,6 +144,7 @@ impl From<QueryRejection> for RefusedPage {
 impl IntoResponse for RefusedPage {
     fn into_response(self) -> Response {
         let RefusedRequest { code, error } = self.0;
+        let reason = Extension(Reason(error.clone()));
         let text = html! {
             (maud::DOCTYPE)
             html lang="en" {
@@ -157,7 +159,7 @@ impl IntoResponse for RefusedPage {
                 } } }
             }
         };
-        (code, html_answer(text)).into_response()
+        (code, reason, html_answer(text)).into_response()
     }
 }
 
@@ -184,8 +186,8 @@ async fn overview(
 ) -> Page {
     let Query(selection) = selection?;
     let view = match selection.is_default() {
-        true => state.view(visitor.visibility, &visitor.zone).await,
-        false => Arc::new(state.render(visitor.visibility, &visitor.zone, &selection).await),
+        true => state.view(visitor.sight(), &visitor.zone).await,
+        false => Arc::new(state.render(visitor.sight(), &visitor.zone, &selection).await),
     };
     let status = Arc::clone(&state.sources.status.borrow());
     Ok(state.framed(&view.title, &status, &view.main, Some(&view.tag), &visitor))
@@ -210,9 +212,9 @@ async fn one_job(
     };
     let set = Arc::clone(&state.sources.jobs.borrow());
     let defined = set.jobs.get(&name).map(Arc::as_ref);
-    let may_act = visitor.may_act();
+    let sight = visitor.sight();
     let clock = Clock::new(status.at, visitor.zone.clone());
-    let page = JobPage { status: &status, job, defined, bars: &bars, history: &history, may_act, clock: &clock };
+    let page = JobPage { status: &status, job, defined, bars: &bars, history: &history, sight, clock: &clock };
     Ok(state.framed(&page.title(), &status, &page.markup(), None, &visitor))
 }
 
@@ -259,7 +261,7 @@ async fn one_run(
     };
     let set = Arc::clone(&state.sources.jobs.borrow());
     let may_act = visitor.may_act();
-    let defined = set.jobs.get(run.job()).map(Arc::as_ref).filter(|_| may_act);
+    let defined = set.jobs.get(run.job()).map(Arc::as_ref).filter(|_| visitor.visibility == Visibility::All);
     let page = RunPage { run: &run, known, newest: newest.as_ref(), defined, note, may_act, clock: &clock };
     Ok(state.framed(&page.title(), &status, &page.markup(), None, &visitor))
 }

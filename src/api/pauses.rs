@@ -12,9 +12,8 @@ use tokio::time::{Duration, Instant, sleep, timeout, timeout_at};
 use tracing::info;
 use uuid::Uuid;
 
-use super::control::{
-    ApiOperator, PathParam, REQUESTED, RequestBody, TIMEOUT, limited_reason, parse_body, whole_second,
-};
+use super::authorize::{Actor, ApiActor};
+use super::control::{PathParam, REQUESTED, RequestBody, TIMEOUT, limited_reason, parse_body, whole_second};
 use super::show::job_name;
 use super::{ApiState, RefusedRequest};
 use cronkeeper_core::clock::{later, system};
@@ -130,63 +129,61 @@ pub struct ResumedMany {
 /// `POST /v1/jobs/{job}/pause`.
 pub(super) async fn pause(
     State(state): State<Arc<ApiState>>,
-    operator: ApiOperator,
+    ApiActor(actor): ApiActor,
     job: PathParam,
     body: RequestBody,
 ) -> Result<Json<Paused>, RefusedRequest> {
-    let by = state.api_operator(operator).await?;
     let (job, PauseBody { reason, length }) = (state.known_job(job)?, parse_body(body)?);
-    state.pause(by, job, reason, length.as_deref()).await.map(Json)
+    state.pause(actor, job, reason, length.as_deref()).await.map(Json)
 }
 
 /// `POST /v1/jobs/{job}/resume`. A job that is no longer defined can be resumed too.
 pub(super) async fn resume(
     State(state): State<Arc<ApiState>>,
-    operator: ApiOperator,
+    ApiActor(actor): ApiActor,
     job: PathParam,
     body: RequestBody,
 ) -> Result<Json<Resumed>, RefusedRequest> {
-    let by = state.api_operator(operator).await?;
     let (job, ResumeBody {}) = (job_name(job)?, parse_body(body)?);
-    state.resume(by, job).await.map(Json)
+    state.resume(actor, job).await.map(Json)
 }
 
 /// `POST /v1/pause`.
 pub(super) async fn pause_many(
     State(state): State<Arc<ApiState>>,
-    operator: ApiOperator,
+    ApiActor(actor): ApiActor,
     body: RequestBody,
 ) -> Result<Json<PausedMany>, RefusedRequest> {
-    let by = state.api_operator(operator).await?;
     let PauseManyBody { select, reason, length } = parse_body(body)?;
-    state.pause_many(by, &select, reason, length.as_deref()).await.map(Json)
+    state.pause_many(actor, &select, reason, length.as_deref()).await.map(Json)
 }
 
 /// `POST /v1/resume`.
 pub(super) async fn resume_many(
     State(state): State<Arc<ApiState>>,
-    operator: ApiOperator,
+    ApiActor(actor): ApiActor,
     body: RequestBody,
 ) -> Result<Json<ResumedMany>, RefusedRequest> {
-    let by = state.api_operator(operator).await?;
     let ResumeManyBody { select } = parse_body(body)?;
-    state.resume_many(by, &select).await.map(Json)
+    state.resume_many(actor, &select).await.map(Json)
 }
 
 impl ApiState {
     pub(super) async fn pause(
         &self,
-        by: String,
+        actor: Actor,
         job: JobName,
         reason: Option<String>,
         length: Option<&str>,
     ) -> Result<Paused, RefusedRequest> {
-        let paused = self.new_pause(by, reason, length)?;
+        let paused = self.new_pause(actor.by, reason, length)?;
         let pausing = self.sources.operator.pause(job.clone(), Uuid::new_v4(), paused.clone());
         let replaced = self.recorded(pausing).await?;
-        let (by, reason) = (&paused.by, paused.reason.as_deref());
-        let request = "pause";
-        info!(target: TARGET, event = REQUESTED, request, %job, by, reason, "{by} requested a pause of the job");
+        let (by, reason, role, peer) = (&paused.by, paused.reason.as_deref(), actor.role.as_str(), actor.peer);
+        info!(
+            target: TARGET, event = REQUESTED, request = "pause", %job, by, role, peer, reason,
+            "{by} requested a pause of the job"
+        );
         self.await_held(|of| *of == job).await;
         Ok(Paused { paused, replaced })
     }
@@ -208,15 +205,19 @@ impl ApiState {
         sleep(held.map_or(Duration::ZERO, SignedDuration::unsigned_abs).min(LONGEST_HOLD)).await;
     }
 
-    pub(super) async fn resume(&self, by: String, job: JobName) -> Result<Resumed, RefusedRequest> {
+    pub(super) async fn resume(&self, actor: Actor, job: JobName) -> Result<Resumed, RefusedRequest> {
         let (operator, until) = (&self.sources.operator, Instant::now() + TIMEOUT);
-        let resume = Resume { by: by.clone(), at: whole_second(system::now().wall) };
+        let resume = Resume { by: actor.by.clone(), at: whole_second(system::now().wall) };
         let Some(pause) = self.recorded(operator.request_resume(job.clone(), resume)).await? else {
             self.require_job(&job)?;
             return Ok(Resumed { was_paused: false });
         };
-        let request = "resume";
-        info!(target: TARGET, event = REQUESTED, request, %job, by, "{by} requested that the job be resumed");
+        let Actor { by, role, peer, .. } = actor;
+        let role = role.as_str();
+        info!(
+            target: TARGET, event = REQUESTED, request = "resume", %job, by, role, peer,
+            "{by} requested that the job be resumed"
+        );
         let resumed = timeout_at(until, operator.resumed(job.clone(), pause)).await;
         self.reads.changed();
         let error = match resumed {
@@ -231,12 +232,12 @@ impl ApiState {
 
     async fn pause_many(
         &self,
-        by: String,
+        actor: Actor,
         select: &JobSelection,
         reason: Option<String>,
         length: Option<&str>,
     ) -> Result<PausedMany, RefusedRequest> {
-        let paused = self.new_pause(by, reason, length)?;
+        let paused = self.new_pause(actor.by, reason, length)?;
         let set = Arc::clone(&self.sources.jobs.borrow());
         let selected = Selected::of(select, &set)?;
         let jobs: Vec<_> = set.jobs.keys().filter(|job| selected.has(job)).cloned().collect();
@@ -247,8 +248,11 @@ impl ApiState {
         let count = counted(jobs.len(), "job");
         let asked = jobs.into_iter().map(|job| (job, Uuid::new_v4())).collect();
         let Each { done, failed } = self.recorded(self.sources.operator.pause_all(asked, paused.clone())).await?;
-        let (by, reason, request) = (&paused.by, paused.reason.as_deref(), "pause");
-        info!(target: TARGET, event = REQUESTED, request, by, reason, "{by} requested a pause of {count}");
+        let (by, reason, role, peer) = (&paused.by, paused.reason.as_deref(), actor.role.as_str(), actor.peer);
+        info!(
+            target: TARGET, event = REQUESTED, request = "pause", by, role, peer, reason,
+            "{by} requested a pause of {count}"
+        );
         self.await_held(|job| done.contains_key(job)).await;
         let jobs = done.keys().cloned().collect();
         let replaced = done.into_iter().filter_map(|(job, was)| Some((job, was?))).collect();
@@ -256,7 +260,7 @@ impl ApiState {
     }
 
     /// Resumes those of the selected jobs that are paused, also some that are no longer defined.
-    async fn resume_many(&self, by: String, select: &JobSelection) -> Result<ResumedMany, RefusedRequest> {
+    async fn resume_many(&self, actor: Actor, select: &JobSelection) -> Result<ResumedMany, RefusedRequest> {
         let until = Instant::now() + TIMEOUT;
         let set = Arc::clone(&self.sources.jobs.borrow());
         let selected = Selected::of(select, &set)?;
@@ -267,9 +271,14 @@ impl ApiState {
             return Ok(ResumedMany { jobs, pending: Vec::new(), failed: BTreeMap::new() });
         }
         let count = counted(jobs.len(), "job");
-        let resume = Resume { by: by.clone(), at: whole_second(system::now().wall) };
+        let resume = Resume { by: actor.by.clone(), at: whole_second(system::now().wall) };
         let Each { done, failed } = self.recorded(operator.request_resumes(jobs, resume)).await?;
-        info!(target: TARGET, event = REQUESTED, request = "resume", by, "{by} requested that {count} be resumed");
+        let Actor { by, role, peer, .. } = actor;
+        let role = role.as_str();
+        info!(
+            target: TARGET, event = REQUESTED, request = "resume", by, role, peer,
+            "{by} requested that {count} be resumed"
+        );
         let asked: BTreeMap<JobName, Uuid> = done.into_iter().filter_map(|(job, id)| Some((job, id?))).collect();
         let pending = self.still_paused(&asked, until).await;
         let jobs = asked.into_keys().filter(|job| !pending.contains(job)).collect();

@@ -26,7 +26,7 @@ use tokio_rustls::rustls::pki_types::ServerName;
 
 use super::ErrorBody;
 use super::network::proof::{self, Asked, ProofKey};
-use super::network::{Files, SecretError, read_token, tls_client};
+use super::network::{Files, SecretError, read_tokens, tls_client};
 use crate::option_file::OptionFile;
 use cronkeeper_core::clock::system;
 use cronkeeper_core::election::{ApiAddress, Member};
@@ -137,8 +137,10 @@ impl PeerFiles {
             return Err("this node has no token for other nodes: set `--api-token-file`".to_owned());
         };
         let tls = tls_client(self.own.tls.as_ref(), self.ca.as_ref()).map_err(|error| error.to_string())?;
-        let token = read_token(token).map_err(|error| error.to_string())?;
-        Ok(Secrets { key: ProofKey::of(token.as_bytes()), tls })
+        let tokens = read_tokens(token).map_err(|error| error.to_string())?;
+        // A file with tokens has at least one.
+        let key = tokens.proof_keys().next().cloned().ok_or("there is no token for other nodes")?;
+        Ok(Secrets { key, tls })
     }
 }
 

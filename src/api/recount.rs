@@ -10,7 +10,8 @@ use serde::{Deserialize, Serialize};
 use tracing::info;
 use uuid::Uuid;
 
-use super::control::{ApiOperator, PathParam, REQUESTED, RequestBody, parse_body, whole_second};
+use super::authorize::{Actor, ApiActor};
+use super::control::{PathParam, REQUESTED, RequestBody, parse_body, whole_second};
 use super::{ApiState, RefusedRequest};
 use cronkeeper_core::clock::instant;
 use cronkeeper_core::job::{Job, JobName};
@@ -47,28 +48,29 @@ pub struct Recounting {
 /// `POST /v1/jobs/{job}/recount`. 409 if the job cannot be recounted.
 pub(super) async fn recount(
     State(state): State<Arc<ApiState>>,
-    operator: ApiOperator,
+    ApiActor(actor): ApiActor,
     job: PathParam,
     body: RequestBody,
 ) -> Result<Json<Recounting>, RefusedRequest> {
-    let by = state.api_operator(operator).await?;
     let job = state.known_job(job)?;
     let RecountBody {} = parse_body(body)?;
-    state.recount(by, job).await.map(Json)
+    state.recount(actor, job).await.map(Json)
 }
 
 impl ApiState {
-    async fn recount(&self, by: String, job: JobName) -> Result<Recounting, RefusedRequest> {
+    async fn recount(&self, actor: Actor, job: JobName) -> Result<Recounting, RefusedRequest> {
         self.refuse_other_versions(&job).await?;
         let definition = self.sources.jobs.borrow().jobs.get(&job).cloned();
         let at = whole_second(self.ledger_time());
         // The history of a job that is not loaded here counts as full: nobody here knows its limit.
         let history_limit = definition.as_ref().map_or(0, |job| usize::from(job.history_limit));
-        let request = RecountRequest { id: Uuid::new_v4(), by: by.clone(), at, history_limit };
+        let request = RecountRequest { id: Uuid::new_v4(), by: actor.by.clone(), at, history_limit };
         match self.recorded(self.sources.operator.recount(job.clone(), request)).await? {
             Ok(Recounted { from, listed, in_flight }) => {
+                let Actor { by, role, peer, .. } = actor;
+                let role = role.as_str();
                 info!(
-                    target: TARGET, event = REQUESTED, request = "recount", %job, by,
+                    target: TARGET, event = REQUESTED, request = "recount", %job, by, role, peer,
                     "{by} had the job counted from {} on again", instant(from)
                 );
                 let next = definition.and_then(|job| next_due(&job, from, &listed));

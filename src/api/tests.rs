@@ -7,6 +7,7 @@ mod history;
 mod metrics;
 mod page;
 mod requests;
+mod roles;
 
 use std::io::Write as _;
 use std::net::TcpStream;

@@ -29,7 +29,7 @@ pub struct HostArgs {
     /// Ask the node that listens there, http://host:port or https://host:port, instead of the one on this host
     #[arg(long, value_name = "URL", env = "CRONKEEPER_HOST", value_parser = HostUrl::parse)]
     pub host: Option<HostUrl>,
-    /// With --host: a file with the token of the node's --api-token-file
+    /// With --host: a file with a token that the node's --api-token-file accepts
     #[arg(long, value_name = "FILE", env = "CRONKEEPER_TOKEN_FILE")]
     pub token_file: Option<PathBuf>,
     /// With --host: the authorities of the node's certificate

@@ -451,6 +451,23 @@ pub const GUIDES: &[Guide] = &[
         see_also: &["cronkeeper-check(8)", "jobs.yaml(5)"],
     },
     Guide {
+        command: "token",
+        examples: &[
+            ("cronkeeper token alice --role operate", "Make a token for Alice, who may also run, pause and kill"),
+            (
+                "cronkeeper token grafana --role read --json",
+                "The same for a program that only reads, as JSON: the token, and the line for the nodes",
+            ),
+            (
+                "cronkeeper token ops --role admin --of /etc/cronkeeper/token",
+                "The line of a token that is in use already; clients need not change it",
+            ),
+        ],
+        exits: &[FINE, UNWRITABLE, USAGE, ("78", "the file of --of cannot be used, or its token is too short")],
+        files: &[],
+        see_also: &["cronkeeper-run(8)"],
+    },
+    Guide {
         command: "completions",
         examples: &[
             ("cronkeeper completions bash > /etc/bash_completion.d/cronkeeper", "For bash, for all users"),

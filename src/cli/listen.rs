@@ -14,7 +14,7 @@ use cronkeeper_core::term::NodeName;
 #[derive(Clone, Debug, Default, clap::Args)]
 #[group(id = "listening", multiple = true)]
 pub struct Args {
-    /// Also serve the API and the page on this TCP address, read-only without the token
+    /// Also serve the API and the page on this TCP address, read-only without a token
     #[arg(long, value_name = "ADDR:PORT", env = "CRONKEEPER_LISTEN", value_parser = address)]
     listen: Option<SocketAddr>,
     /// Further host names of the --listen address, comma-separated. Requests with any other `Host`, except the address
@@ -31,8 +31,9 @@ pub struct Args {
     /// On the --listen address, accept only clients with a certificate from one of these authorities (PEM file)
     #[arg(long, value_name = "FILE", env = "CRONKEEPER_LISTEN_CLIENT_CA", requires = "listen_cert")]
     listen_client_ca: Option<PathBuf>,
-    /// A file with a token. On the --listen address, only requests with this token (`Authorization: Bearer TOKEN`) can
-    /// read everything and make changes; all others see only names, times and outcomes
+    /// A file with tokens, made with `cronkeeper token`, or with one token alone. On the --listen address, only requests
+    /// with one of them (`Authorization: Bearer TOKEN`) can read everything, and change what its role allows; all others
+    /// see only names, times and outcomes
     #[arg(long, value_name = "FILE", env = "CRONKEEPER_API_TOKEN_FILE", requires = "listen")]
     api_token_file: Option<PathBuf>,
     /// Authorities of the other nodes' --listen-cert, to fetch the output of their runs (PEM file) [default: the

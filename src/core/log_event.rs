@@ -155,15 +155,17 @@ events! {
     ARCHIVE_INCOMPLETE "archive.incomplete" "the history may lack records of a process that was killed" [since, until];
     OUTPUT_FAILED "output.failed" "the output of runs cannot be kept; the runs do not depend on it" [path, error];
     OUTPUT_RECOVERED "output.recovered" "the output of runs is kept again" [path];
-    OPERATOR_REQUESTED "operator.requested" "an operator asked for something" [request, job, run, to, by, reason, parameters];
-    OPERATOR_REFUSED "operator.refused" "what an operator asked for is not done" [request, by, reason];
+    OPERATOR_REQUESTED "operator.requested" "an operator asked for something"
+        [request, job, run, to, by, role, peer, reason, parameters];
+    OPERATOR_REFUSED "operator.refused" "what an operator asked for is not done"
+        [request, job, run, to, by, role, peer, code, reason, count];
     API_LISTENING "api.listening" "the API is served" [path, address];
     API_FAILED "api.failed" "the API cannot be served on its socket; trying again" [error];
     API_RELOADED "api.reloaded" "the token and the certificates were reloaded" [address];
     API_REJECTED "api.rejected" "keeping the old token and certificates" [address, error];
     API_UNENCRYPTED "api.unencrypted" "clients send their token unencrypted" [address];
     API_REFUSED "api.refused" "requests with a wrong token were refused" [caller, count];
-    API_SIGNED_IN "api.signed_in" "somebody has signed in on the page" [caller];
+    API_SIGNED_IN "api.signed_in" "somebody has signed in on the page" [caller, by, role];
     STATE_FAILED "state.failed" "the state directory cannot be written" [run, error];
     LOG_DROPPED "log.dropped" "log lines were dropped because they could not be written fast enough"
         [output_lines, other_lines];

@@ -157,7 +157,7 @@ fn a_job_that_fails_is_run_again_by_who_has_the_token_and_what_it_prints_stays_t
     browser.open(&format!("http://{at}/session"));
     browser.type_into("#token", "wrong");
     browser.click("main button");
-    browser.await_text("#wrong", |text| text.contains("not the token of this node"));
+    browser.await_text("#wrong", |text| text.contains("not a token of this node"));
     browser.type_into("#token", TOKEN);
     browser.click("main button");
     browser.await_text("#jobs", |text| text.contains("fail"));

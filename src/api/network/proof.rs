@@ -41,13 +41,24 @@ pub(in crate::api) struct Asked<'a> {
     pub host: &'a str,
 }
 
-/// The key of proofs, made from the token.
+/// The key of proofs, made from a token or, if the node keeps only that, from its digest.
 #[derive(Clone, PartialEq, Eq)]
 pub(in crate::api) struct ProofKey([u8; 32]);
 
 impl ProofKey {
     pub fn of(token: &[u8]) -> Self {
         Self(Sha256::new().chain_update("cronkeeper: proofs between nodes\0").chain_update(token).finalize().into())
+    }
+
+    /// The key of a token that is kept as its digest. Whoever has the token can make it, and so can whoever reads the file.
+    pub fn of_digest(digest: &[u8; 32]) -> Self {
+        Self(
+            Sha256::new()
+                .chain_update("cronkeeper: proofs between nodes, by a digest\0")
+                .chain_update(digest)
+                .finalize()
+                .into(),
+        )
     }
 
     /// The value of `Authorization` for a request to this node.
@@ -108,8 +119,8 @@ impl<'a> Proof<'a> {
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum BadProof {
     #[error(
-        "the proof of the token does not fit: all nodes need the same token in `--api-token-file`, and must reach each \
-         other without a proxy that changes requests"
+        "the proof of the token does not fit: all nodes need the same token in `--api-token-file`, the first of the file \
+         if it has several, and must reach each other without a proxy that changes requests"
     )]
     OtherToken,
     #[error("this is {own} and not {asked}: the record of one of them names the address of the other")]
@@ -130,17 +141,18 @@ pub(super) enum BadProof {
 pub(super) struct Accepted(Mutex<BTreeSet<(i64, Uuid)>>);
 
 impl Accepted {
-    /// Checks the value of an `Authorization` header that is [meant](is_meant) as a proof. Says what is wrong only to
-    /// who has the token.
-    pub fn check(
+    /// Checks the value of an `Authorization` header that is [meant](is_meant) as a proof by one of these keys. Says what
+    /// is wrong only to who has a token.
+    pub fn check<'k>(
         &self,
         value: &[u8],
         asked: Asked<'_>,
-        key: &ProofKey,
+        mut keys: impl Iterator<Item = &'k ProofKey>,
         own: &NodeName,
         now: Timestamp,
     ) -> Result<(), BadProof> {
-        let proof = Proof::parse(value).filter(|proof| key.fits(asked, proof)).ok_or(BadProof::OtherToken)?;
+        let proof =
+            Proof::parse(value).filter(|proof| keys.any(|key| key.fits(asked, proof))).ok_or(BadProof::OtherToken)?;
         if proof.to != own.as_str() {
             return Err(BadProof::OtherNode { own: own.clone(), asked: proof.to.to_owned() });
         }
@@ -197,7 +209,7 @@ mod tests {
     /// Shows a proof that was made for [`ASKED`] and `host-b`, when the clock of the asked node is at `now`.
     fn shown(accepted: &Accepted, proof: &str, asked: Asked<'_>, now: i64) -> Result<(), BadProof> {
         assert!(is_meant(proof.as_bytes()));
-        accepted.check(proof.as_bytes(), asked, &key(), &own(), at(now))
+        accepted.check(proof.as_bytes(), asked, [&key()].into_iter(), &own(), at(now))
     }
 
     #[test]
@@ -268,7 +280,7 @@ mod tests {
     fn fuzz_proof_of_a_request() {
         let words = &["Cronkeeper-Peer ", "to=", "host-b", ", ", "at=", "-", "+", "0", "nonce=", "mac=", "=", "f"];
         Fuzz { longest: 4 << 10, ..Fuzz::of("proof", words) }.run(|input| {
-            let checked = Accepted::default().check(input, ASKED, &key(), &own(), at(0));
+            let checked = Accepted::default().check(input, ASKED, [&key()].into_iter(), &own(), at(0));
             assert!(!is_meant(input) || checked == Err(BadProof::OtherToken), "{checked:?}");
             Proof::parse(input).is_some()
         });
@@ -282,7 +294,7 @@ mod tests {
             let mut changed = proof.clone().into_bytes();
             let place = SCHEME.len() + at_byte % (changed.len() - SCHEME.len());
             let is_changed = std::mem::replace(&mut changed[place], byte) != byte;
-            let check = |value: &[u8]| Accepted::default().check(value, ASKED, &key(), &own(), at(0));
+            let check = |value: &[u8]| Accepted::default().check(value, ASKED, [&key()].into_iter(), &own(), at(0));
             prop_assert_eq!(check(&changed).is_err(), is_changed);
             let other = format!("{SCHEME} {text}");
             prop_assert!(check(text.as_bytes()).is_err() && check(other.as_bytes()).is_err());

@@ -1,12 +1,8 @@
-//! Files with secrets: reading them, the token, and their errors.
+//! Files with secrets: reading them, and their errors.
 
-use std::fmt;
 use std::io;
 
-use sha2::{Digest as _, Sha256};
-use subtle::ConstantTimeEq as _;
-
-use super::proof::ProofKey;
+use super::tokens::{SHORTEST_HASHED, TokenFault, Tokens};
 use crate::option_file::{OptionFile, OptionName};
 use crate::pem::PemFault;
 use cronkeeper_cluster::safe_path::{self, Refusal, Unsafe, Wanted};
@@ -14,7 +10,9 @@ use cronkeeper_cluster::safe_path::{self, Refusal, Unsafe, Wanted};
 /// Most bytes of a file; more than any token or certificate chain needs.
 const LARGEST: u64 = 1 << 20;
 /// Fewest characters of a token, so that nobody can guess it.
-const SHORTEST: usize = 16;
+pub(super) const SHORTEST: usize = 16;
+/// Most characters of a token.
+pub(super) const LONGEST: usize = 1_000;
 
 /// Why a file cannot be used. Each message names the option and the remedy.
 #[derive(Debug, thiserror::Error)]
@@ -24,8 +22,14 @@ pub enum SecretError {
     /// Others can read or change the file.
     #[error("{0}: {1}")]
     Unsafe(OptionName, Unsafe),
-    #[error("{}: {} must hold a token: one line of {SHORTEST} to 1000 visible characters, as `openssl rand -hex 32` writes it", .0.option, .0.path.display())]
+    #[error("{}: {} must hold a token: one line of {SHORTEST} to {LONGEST} visible characters, as `openssl rand -hex 32` writes it", .0.option, .0.path.display())]
     NoToken(OptionFile),
+    /// A file of tokens has a line that cannot be used, or none at all.
+    #[error("{}: {}{}{}", .0.option, .0.path.display(), at_line(.1.line), .1.why)]
+    Tokens(OptionFile, TokenFault),
+    /// The token could be guessed from its digest.
+    #[error("{}: the token in {} has fewer than {SHORTEST_HASHED} characters, so that it can be guessed from its digest: leave `--of` out to get a new one", .0.option, .0.path.display())]
+    Short(OptionFile),
     /// It contains no certificate or key that can be used.
     #[error("{}: {} {fault}", file.option, file.path.display())]
     Pem { file: OptionFile, fault: PemFault },
@@ -54,45 +58,26 @@ pub(super) fn read(file: &OptionFile, wanted: Wanted) -> Result<Vec<u8>, SecretE
     })
 }
 
+/// True for what may be a token.
+pub(super) fn is_token(text: &[u8]) -> bool {
+    (SHORTEST..=LONGEST).contains(&text.len()) && text.iter().all(u8::is_ascii_graphic)
+}
+
 /// Reads a token, the only line of a file.
-pub(in crate::api) fn read_token(file: &OptionFile) -> Result<String, SecretError> {
+pub(crate) fn read_token(file: &OptionFile) -> Result<String, SecretError> {
     let bytes = read(file, Wanted::Secret)?;
-    let token = bytes.trim_ascii();
-    let is_token = (SHORTEST..=1_000).contains(&token.len()) && token.iter().all(u8::is_ascii_graphic);
-    let token = str::from_utf8(token).ok().filter(|_| is_token);
+    let token = str::from_utf8(bytes.trim_ascii()).ok().filter(|token| is_token(token.as_bytes()));
     token.map(str::to_owned).ok_or_else(|| SecretError::NoToken(file.clone()))
 }
 
-/// A token, as far as it is kept.
-#[derive(PartialEq, Eq)]
-pub(super) struct Token {
-    /// Digests are compared instead of tokens, so that the time of a comparison reveals nothing about the token's
-    /// length.
-    digest: [u8; 32],
-    /// The key of other nodes' proofs.
-    pub proofs: ProofKey,
+/// Reads the tokens that this node accepts.
+pub(in crate::api) fn read_tokens(file: &OptionFile) -> Result<Tokens, SecretError> {
+    Tokens::parse(&read(file, Wanted::Secret)?).map_err(|fault| SecretError::Tokens(file.clone(), fault))
 }
 
-impl fmt::Debug for Token {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Token")
-    }
-}
-
-impl Token {
-    /// Reads the token of a file.
-    pub fn read(file: &OptionFile) -> Result<Self, SecretError> {
-        read_token(file).map(|token| Self::of(token.as_bytes()))
-    }
-
-    fn of(token: &[u8]) -> Self {
-        Self { digest: Sha256::digest(token).into(), proofs: ProofKey::of(token) }
-    }
-
-    /// Compares in constant time.
-    pub fn is(&self, other: &[u8]) -> bool {
-        self.digest.ct_eq(&Sha256::digest(other)).into()
-    }
+/// What follows the path of a file: `:3: ` for a line of it.
+fn at_line(line: Option<usize>) -> String {
+    line.map_or_else(|| " ".to_owned(), |line| format!(":{line}: "))
 }
 
 #[cfg(test)]
@@ -113,16 +98,6 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_exactly_the_line_of_its_file() {
-        let dir = tempfile::tempdir().unwrap();
-        let token = Token::read(&file(&dir, "0123456789abcdef\n", 0o600)).unwrap();
-        assert!(token.is(b"0123456789abcdef"));
-        for other in [&b""[..], b"0123456789abcde", b"0123456789abcdef0", b"0123456789abcdeF", b"0123456789abcdef\n"] {
-            assert!(!token.is(other), "{other:?}");
-        }
-    }
-
-    #[test]
     fn an_invalid_token_or_an_exposed_file_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         for text in [
@@ -133,13 +108,17 @@ mod tests {
             "0123456789abcdef\n0123456789abcdef\n",
             "0123456789abcdefö",
         ] {
-            assert!(matches!(Token::read(&file(&dir, text, 0o600)), Err(SecretError::NoToken(_))), "{text:?}");
+            let file = file(&dir, text, 0o600);
+            assert!(matches!(read_tokens(&file), Err(SecretError::Tokens(..))), "{text:?}");
+            assert!(matches!(read_token(&file), Err(SecretError::NoToken(_))), "{text:?}");
         }
-        let open = Token::read(&file(&dir, "0123456789abcdef\n", 0o644)).unwrap_err();
+        let second = read_tokens(&file(&dir, "0123456789abcdef\nx\n", 0o600)).unwrap_err().to_string();
+        assert!(second.contains("/token:2: only the first"), "{second}");
+        let open = read_tokens(&file(&dir, "0123456789abcdef\n", 0o644)).unwrap_err();
         assert!(matches!(open, SecretError::Unsafe(..)), "{open}");
-        let gone = Token::read(&named(dir.path().join("gone"))).unwrap_err();
+        let gone = read_tokens(&named(dir.path().join("gone"))).unwrap_err();
         assert!(matches!(gone, SecretError::Unreadable(..)));
-        let directory = Token::read(&named(dir.path().to_owned())).unwrap_err();
+        let directory = read_tokens(&named(dir.path().to_owned())).unwrap_err();
         assert!(matches!(directory, SecretError::Unreadable(..) | SecretError::Unsafe(..)));
         for error in [open, gone, directory] {
             assert!(error.to_string().starts_with("`--api-token-file`: "), "{error}");

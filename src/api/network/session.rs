@@ -1,8 +1,9 @@
-//! Sessions of browsers that have shown the token.
+//! Sessions of browsers that have shown a token.
 //!
 //! They are in memory only, so a restart ends them. The browser's cookie holds a random id and not the token: who gets
 //! hold of it can do something until the session ends, but not afterwards and not elsewhere. Only digests of the ids
-//! are kept, so that looking one up takes no time that depends on how much of an id is right.
+//! are kept, so that looking one up takes no time that depends on how much of an id is right. A session knows the digest
+//! of its token and nothing else of it: it may do what that token may now, and nothing once the token is gone.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -12,6 +13,7 @@ use axum::http::{HeaderMap, header};
 use sha2::{Digest as _, Sha256};
 use uuid::Uuid;
 
+use super::tokens::TokenDigest;
 use cronkeeper_core::clock::{Uptime, system};
 
 /// How long a session lasts.
@@ -23,39 +25,41 @@ const NAME: &str = "cronkeeper-session";
 
 type IdDigest = [u8; 32];
 
-/// The open sessions, each with the time at which it ends.
+/// The open sessions.
 #[derive(Default)]
-pub(super) struct Sessions(Mutex<HashMap<IdDigest, Uptime>>);
+pub(super) struct Sessions(Mutex<HashMap<IdDigest, Open>>);
+
+struct Open {
+    /// When it ends.
+    until: Uptime,
+    token: TokenDigest,
+}
 
 impl Sessions {
-    /// Opens a session. Returns its id.
-    pub fn open(&self) -> String {
+    /// Opens a session for who has shown this token. Returns its id.
+    pub fn open(&self, token: TokenDigest) -> String {
         let id = format!("{}{}", Uuid::new_v4().simple(), Uuid::new_v4().simple());
         let now = system::uptime();
         let mut open = self.locked();
-        open.retain(|_, until| *until > now);
+        open.retain(|_, session| session.until > now);
         if open.len() >= MOST_SESSIONS {
-            let first = open.iter().min_by_key(|(_, until)| **until).map(|(id, _)| *id);
+            let first = open.iter().min_by_key(|(_, session)| session.until).map(|(id, _)| *id);
             first.and_then(|first| open.remove(&first));
         }
-        open.insert(digest(&id), now + LIFETIME);
+        open.insert(digest(&id), Open { until: now + LIFETIME, token });
         id
     }
 
-    pub fn is_open(&self, id: &str) -> bool {
-        self.locked().get(&digest(id)).is_some_and(|until| system::uptime() < *until)
+    /// The token of a session; `None` if it is not open.
+    pub fn token(&self, id: &str) -> Option<TokenDigest> {
+        self.locked().get(&digest(id)).filter(|session| system::uptime() < session.until).map(|session| session.token)
     }
 
     pub fn close(&self, id: &str) {
         self.locked().remove(&digest(id));
     }
 
-    /// Ends all sessions.
-    pub fn clear(&self) {
-        self.locked().clear();
-    }
-
-    fn locked(&self) -> MutexGuard<'_, HashMap<IdDigest, Uptime>> {
+    fn locked(&self) -> MutexGuard<'_, HashMap<IdDigest, Open>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -89,29 +93,31 @@ mod tests {
 
     use super::*;
 
+    fn token() -> TokenDigest {
+        TokenDigest::of(b"0123456789abcdef")
+    }
+
     #[test]
     fn a_session_lasts_until_it_is_closed_and_their_number_is_bounded() {
         let sessions = Sessions::default();
-        let (first, second) = (sessions.open(), sessions.open());
-        assert!(sessions.is_open(&first) && sessions.is_open(&second) && !sessions.is_open("") && first != second);
+        let is_open = |id: &str| sessions.token(id).is_some_and(|found| found.is(&token()));
+        let (first, second) = (sessions.open(token()), sessions.open(token()));
+        assert!(is_open(&first) && is_open(&second) && !is_open("") && first != second);
         sessions.close(&first);
-        assert!(!sessions.is_open(&first) && sessions.is_open(&second));
+        assert!(!is_open(&first) && is_open(&second));
         for _ in 0..MOST_SESSIONS {
-            sessions.open();
+            sessions.open(token());
         }
-        assert!(!sessions.is_open(&second), "it made room");
+        assert!(!is_open(&second), "it made room");
         assert_eq!(sessions.locked().len(), MOST_SESSIONS);
-        let last = sessions.open();
-        sessions.clear();
-        assert!(!sessions.is_open(&last));
     }
 
     #[test]
     fn a_session_that_is_over_does_not_count() {
         let sessions = Sessions::default();
-        let id = sessions.open();
-        sessions.locked().insert(digest(&id), Uptime::ZERO);
-        assert!(!sessions.is_open(&id));
+        let id = sessions.open(token());
+        sessions.locked().insert(digest(&id), Open { until: Uptime::ZERO, token: token() });
+        assert!(sessions.token(&id).is_none());
     }
 
     #[test]

@@ -17,8 +17,8 @@ use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
 use super::times::Zone;
+use super::view::Sight;
 use super::visitor::Connection;
-use crate::api::network::Visibility;
 use crate::api::{ApiState, RefusedRequest};
 use crate::status::Status;
 use cronkeeper_core::clock::{Uptime, system};
@@ -41,7 +41,7 @@ const PREAMBLE: &[u8] = b"retry: 1000\n\n";
 pub(in crate::api) async fn events(
     State(state): State<Arc<ApiState>>,
     connection: Connection,
-    visibility: Visibility,
+    sight: Sight,
 ) -> Response {
     if !connection.become_stream() {
         let error = "too many streams of events are open; ask for the status instead, or try again later";
@@ -50,7 +50,7 @@ pub(in crate::api) async fn events(
         return answer;
     }
     let headers = [(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-store")];
-    let follower = Follower::new(state, visibility);
+    let follower = Follower::new(state, sight);
     let parts = stream::unfold(follower, |mut follower| async {
         let part = follower.next().await?;
         Some((Ok::<_, Infallible>(part), follower))
@@ -62,7 +62,7 @@ pub(in crate::api) async fn events(
 struct Follower {
     published: watch::Receiver<Arc<Status>>,
     state: Arc<ApiState>,
-    visibility: Visibility,
+    sight: Sight,
     /// The tag of the last event; absent before the first one.
     sent: Option<String>,
     has_begun: bool,
@@ -71,9 +71,9 @@ struct Follower {
 }
 
 impl Follower {
-    fn new(state: Arc<ApiState>, visibility: Visibility) -> Self {
+    fn new(state: Arc<ApiState>, sight: Sight) -> Self {
         let (now, published) = (system::uptime(), state.sources.status.clone());
-        Self { published, state, visibility, sent: None, has_begun: false, end: now + LIFETIME, quiet_since: now }
+        Self { published, state, sight, sent: None, has_begun: false, end: now + LIFETIME, quiet_since: now }
     }
 
     /// What to send next; `None` at the end of the stream.
@@ -87,7 +87,7 @@ impl Follower {
                 return None;
             }
             self.published.borrow_and_update();
-            let view = self.state.view(self.visibility, &Zone::utc()).await;
+            let view = self.state.view(self.sight, &Zone::utc()).await;
             if self.sent.as_ref() != Some(&view.tag) {
                 self.sent = Some(view.tag.clone());
                 self.quiet_since = now;

@@ -15,9 +15,11 @@ use serde::Deserialize;
 use uuid::Uuid;
 
 use super::history::encoded;
+use super::layout::Standing;
 use super::times::Zone;
 use super::visitor::{Visitor, zone_cookie};
 use super::{Page, RefusedPage};
+use crate::api::authorize::Actor;
 use crate::api::control::{MOST_REASON, PathParam, TriggerBody, run_id, unread_body};
 use crate::api::show::job_name;
 use crate::api::{ApiState, RefusedRequest};
@@ -60,11 +62,11 @@ fn done(path: String) -> Page {
     Ok(Redirect::to(&path).into_response())
 }
 
-/// The name of the visitor who sends this form, and the form, if its key is that of the visitor's page.
-async fn permitted(state: &ApiState, visitor: &Visitor, form: ActionForm) -> Result<(String, Action), RefusedPage> {
+/// The visitor who sends this form, and the form, if its key is that of the visitor's page.
+fn permitted(state: &ApiState, visitor: &Visitor, form: ActionForm) -> Result<(Actor, Action), RefusedPage> {
     let Form(form) = form?;
-    let by = visitor.operator(state, &form.form_key).await?;
-    Ok((by, form))
+    let actor = visitor.operator(state, &form.form_key)?;
+    Ok((actor, form))
 }
 
 /// `POST /jobs/{job}/trigger`.
@@ -74,9 +76,9 @@ pub(super) async fn trigger(
     job: PathParam,
     form: ActionForm,
 ) -> Page {
-    let (by, form) = permitted(&state, &visitor, form).await?;
+    let (actor, form) = permitted(&state, &visitor, form)?;
     let body = TriggerBody { uuid: Some(form.uuid), environment: form.parameters(), ..TriggerBody::default() };
-    let run = state.trigger(by, state.known_job(job)?, body).await?.run;
+    let run = state.trigger(actor, state.known_job(job)?, body).await?.run;
     done(format!("/runs/{run}?done=triggered"))
 }
 
@@ -87,10 +89,10 @@ pub(super) async fn pause(
     job: PathParam,
     form: ActionForm,
 ) -> Page {
-    let (by, form) = permitted(&state, &visitor, form).await?;
+    let (actor, form) = permitted(&state, &visitor, form)?;
     let job = state.known_job(job)?;
     let reason: String = form.reason.trim().chars().take(MOST_REASON).collect();
-    state.pause(by, job.clone(), Some(reason).filter(|reason| !reason.is_empty()), None).await?;
+    state.pause(actor, job.clone(), Some(reason).filter(|reason| !reason.is_empty()), None).await?;
     done(format!("/jobs/{job}?done=paused"))
 }
 
@@ -101,9 +103,9 @@ pub(super) async fn resume(
     job: PathParam,
     form: ActionForm,
 ) -> Page {
-    let (by, _) = permitted(&state, &visitor, form).await?;
+    let (actor, _) = permitted(&state, &visitor, form)?;
     let job = job_name(job)?;
-    state.resume(by, job.clone()).await?;
+    state.resume(actor, job.clone()).await?;
     done(format!("/jobs/{job}?done=resumed"))
 }
 
@@ -114,19 +116,19 @@ pub(super) async fn kill(
     run: PathParam,
     form: ActionForm,
 ) -> Page {
-    let (by, _) = permitted(&state, &visitor, form).await?;
+    let (actor, _) = permitted(&state, &visitor, form)?;
     let run = run_id(run)?;
-    state.kill(by, run.clone(), false).await?;
+    state.kill(actor, run.clone(), false).await?;
     done(format!("/runs/{run}?done=killing"))
 }
 
 /// `POST /handover`.
 pub(super) async fn hand_over(State(state): State<Arc<ApiState>>, visitor: Visitor, form: ActionForm) -> Page {
-    let (by, form) = permitted(&state, &visitor, form).await?;
+    let (actor, form) = permitted(&state, &visitor, form)?;
     let to = Some(form.to).filter(|to| !to.is_empty());
     let bad = |_| RefusedRequest::new(StatusCode::BAD_REQUEST, "this is not a node name");
     let to = to.map(|to| NodeName::parse(&to)).transpose().map_err(bad)?;
-    state.hand_over(by, to).await?;
+    state.hand_over(actor, to).await?;
     done("/?done=handed-over".to_owned())
 }
 
@@ -148,8 +150,10 @@ fn sign_in_form(state: &ApiState, visitor: &Visitor, error: Option<&str>) -> Res
     let main = html! {
         div.card.narrow {
             h1 { "Sign in" }
-            @if visitor.may_act() { p { "You may already do everything. " a href="/" { "To the overview" } } } @else {
-                p { "With the token of this node you see everything, and may run, pause and kill." }
+            @if let Standing::Known { role, .. } = &visitor.standing {
+                p { "You have the role " strong { (role) } " already. " a href="/" { "To the overview" } }
+            } @else {
+                p { "With a token of this node you see everything, and may do what its role says." }
                 @if is_in_clear {
                     p.warning { "Others on the network can read the token: this address has no certificate." }
                 }
@@ -176,15 +180,21 @@ pub(super) async fn sign_in(
     let Some(network) = &visitor.network else { return done("/".to_owned()) };
     match network.sign_in(visitor.caller(), visitor.connection(), form.token.trim().as_bytes()).await {
         Ok(cookie) => with_cookie(cookie),
-        Err(RefusedRequest { code: StatusCode::UNAUTHORIZED, .. }) => {
-            let error = "This is not the token of this node. It is in the file that CRONKEEPER_API_TOKEN_FILE names.";
-            let mut answer = sign_in_form(&state, &visitor, Some(error));
-            *answer.status_mut() = StatusCode::UNAUTHORIZED;
+        Err(wrong) => {
+            let error = match wrong.retry_after {
+                None => NO_TOKEN.to_owned(),
+                Some(seconds) => format!("{NO_TOKEN} Many wrong ones came from your address: wait {seconds} s."),
+            };
+            let mut answer = sign_in_form(&state, &visitor, Some(&error));
+            *answer.status_mut() = wrong.code();
+            wrong.mark(&mut answer);
             Ok(answer)
         }
-        Err(refused) => Err(refused.into()),
     }
 }
+
+const NO_TOKEN: &str = "This is not a token of this node. The file that CRONKEEPER_API_TOKEN_FILE names has them; \
+                        `cronkeeper token` makes new ones.";
 
 /// The zone that a visitor chooses.
 #[derive(Deserialize)]
@@ -231,7 +241,8 @@ pub(super) async fn zone(
 
 /// `POST /session/end`.
 pub(super) async fn sign_out(State(state): State<Arc<ApiState>>, visitor: Visitor, form: ActionForm) -> Page {
-    permitted(&state, &visitor, form).await?;
+    let Form(form) = form?;
+    visitor.check_key(&state, &form.form_key)?;
     match (&visitor.network, visitor.session()) {
         (Some(network), Some(session)) => with_cookie(network.sign_out(session)),
         _ => done("/".to_owned()),

@@ -4,8 +4,10 @@ use jiff::Timestamp;
 use maud::{Markup, html};
 
 use super::times::Clock;
+use super::view::Sight;
 use super::{bars, cluster, durations, history, jobs, output, timeline, words};
 use crate::api::history::History;
+use crate::api::network::Visibility;
 use crate::config::definition::Definition;
 use crate::status::{EndedRun, HistoryEntry, JobStatus, LedgerPart, Status, shown};
 use cronkeeper_core::job::Job;
@@ -25,8 +27,7 @@ pub(super) struct JobPage<'a> {
     pub defined: Option<&'a Job>,
     pub bars: &'a [bars::Bar],
     pub history: &'a History,
-    /// The visitor sees everything and may do everything.
-    pub may_act: bool,
+    pub sight: Sight,
     pub clock: &'a Clock,
 }
 
@@ -45,11 +46,11 @@ impl JobPage<'_> {
             @if let Some(description) = &job.description { p.lead { (description) } }
             div.columns.side {
                 (self.facts())
-                @if self.may_act { (self.actions()) }
+                @if self.sight.may_act { (self.actions()) }
             }
             (self.last_failure())
             (self.records())
-            @if self.may_act { (self.definition()) }
+            @if self.sight.visibility == Visibility::All { (self.definition()) }
             (self.coming())
         }
     }
@@ -302,7 +303,9 @@ mod tests {
         let job = &status.jobs[1];
         let defined = set.jobs.get(&job.name).map(std::sync::Arc::as_ref);
         let clock = Clock::new(status.at, Zone::utc());
-        let page = JobPage { status, job, defined, bars: &[], history, may_act, clock: &clock };
+        let visibility = if may_act { Visibility::All } else { Visibility::Outline };
+        let sight = Sight { visibility, may_act };
+        let page = JobPage { status, job, defined, bars: &[], history, sight, clock: &clock };
         (page.title(), page.markup().into_string())
     }
 

@@ -1,24 +1,37 @@
 //! What all pages have in common: head, navigation, the forms behind the buttons, and the foot.
 
+use std::sync::Arc;
+
 use maud::{DOCTYPE, Markup, html};
 
 use super::assets;
 use super::times::Clock;
+use crate::api::roles::Role;
 use cronkeeper_core::term::NodeName;
 
 /// What a visitor may do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Standing {
     /// Reads the outline. `can_sign_in` if the node has a token.
-    Reader { can_sign_in: bool },
-    /// Sees and may do everything. `form_key` proves that a form comes from this page; `is_session` if the visitor
-    /// signed in and can sign out.
-    Operator { form_key: String, is_session: bool },
+    Stranger { can_sign_in: bool },
+    /// Sees everything, and may do what the role says. `form_key` proves that a form comes from this page.
+    Known { form_key: String, role: Role, signed_in: SignedIn },
+}
+
+/// How a visitor became known.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum SignedIn {
+    /// Not on the page: on the socket.
+    No,
+    /// With the token of this name, which each request carries.
+    Token(Arc<str>),
+    /// The same, on the page. Such a visitor can sign out.
+    Session(Arc<str>),
 }
 
 impl Standing {
     pub fn may_act(&self) -> bool {
-        matches!(self, Self::Operator { .. })
+        matches!(self, Self::Known { role, .. } if *role >= Role::Operate)
     }
 }
 
@@ -83,16 +96,21 @@ impl Frame<'_> {
                         span.long { "Times in " } span.name { (self.clock.zone.name()) }
                     }
                     @match self.standing {
-                        Standing::Reader { can_sign_in: true } => a.button href="/session" { "Sign in" },
-                        Standing::Reader { can_sign_in: false } => span.fact { "read-only" },
-                        Standing::Operator { form_key, is_session } => {
+                        Standing::Stranger { can_sign_in: true } => a.button href="/session" { "Sign in" },
+                        Standing::Stranger { can_sign_in: false } => span.fact { "read-only" },
+                        Standing::Known { form_key, role, signed_in } => {
                             @for form in FORMS {
                                 form id=(form) method="post" {
                                     input type="hidden" name="form_key" value=(form_key);
                                     input type="hidden" name="uuid" value=(uuid::Uuid::new_v4());
                                 }
                             }
-                            @if *is_session { button #sign-out form="act" formaction="/session/end" { "Sign out" } }
+                            @if let SignedIn::Token(name) | SignedIn::Session(name) = signed_in {
+                                span #who.fact title="Who is signed in, and the role" { (name) ", " (role) }
+                            }
+                            @if let SignedIn::Session(_) = signed_in {
+                                button #sign-out form="act" formaction="/session/end" { "Sign out" }
+                            }
                         }
                     }
                 }

@@ -4,10 +4,11 @@ use proptest::prelude::*;
 
 use super::bar_cache::{Recent, Recents};
 use super::headline::Headline;
-use super::layout::Standing;
+use super::layout::{SignedIn, Standing};
 use super::times::Zone;
 use super::*;
 use crate::api::history::{History, MissingNode};
+use crate::api::roles::Role;
 use crate::status::sample;
 use crate::test_records::{record, success};
 use cronkeeper_core::run::{HistoryRecord, Outcome, Pause, Reason};
@@ -34,7 +35,8 @@ fn page_of(status: &Status, recents: &Recents) -> String {
         (running::section(status, &clock))
         (jobs::table(status, &selection, &selection.of(status), recents, &clock))
     };
-    let standing = Standing::Operator { form_key: "k".into(), is_session: true };
+    let signed_in = SignedIn::Session("alice".into());
+    let standing = Standing::Known { form_key: "k".into(), role: Role::Operate, signed_in };
     let frame = Frame { title: &headline.title(), node: &status.node, standing: &standing, clock: &clock, done: None };
     harmless(frame.markup(&main))
 }

@@ -1,9 +1,12 @@
 //! The overview as it was rendered last. All open pages share it, so that many cost hardly more than one.
 
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
+use axum::extract::FromRequestParts;
+use axum::http::request::Parts;
 use maud::{Markup, PreEscaped, html};
 use serde::Serialize;
 use sha2::{Digest as _, Sha256};
@@ -16,7 +19,9 @@ use super::timeline::Timeline;
 use super::times::{self, Clock, Zone};
 use super::{attention, cluster, jobs, running};
 use crate::api::ApiState;
+use crate::api::caller::Caller;
 use crate::api::network::Visibility;
+use crate::api::roles::{Role, role_of};
 use crate::status::{JobStatus, LedgerPart, Status};
 use cronkeeper_core::clock::{Uptime, system};
 
@@ -52,17 +57,36 @@ struct Summary<'a> {
     failing: Option<usize>,
 }
 
-/// The views of those who see the same, by what they may see and in which zone.
+/// What a visitor is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::api) struct Sight {
+    pub visibility: Visibility,
+    /// Also the buttons.
+    pub may_act: bool,
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for Sight {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
+        let extensions = &parts.extensions;
+        let caller = extensions.get().copied().unwrap_or(Caller::Unknown);
+        let may_act = role_of(caller, extensions.get()).is_some_and(|role| role >= Role::Operate);
+        Ok(Self { visibility: extensions.get().copied().unwrap_or(Visibility::Outline), may_act })
+    }
+}
+
+/// The views of those who see the same, by what they may see and do and in which zone.
 #[derive(Default)]
-pub(super) struct Views(std::sync::Mutex<BTreeMap<(bool, String), Shared>>);
+pub(super) struct Views(std::sync::Mutex<BTreeMap<(bool, bool, String), Shared>>);
 
 /// A view. Held while it is rendered.
 type Shared = Arc<Mutex<Option<Rendered>>>;
 
 impl Views {
-    fn of(&self, visibility: Visibility, zone: &Zone) -> Shared {
+    fn of(&self, sight: Sight, zone: &Zone) -> Shared {
         let mut views = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let key = (visibility == Visibility::All, zone.name().to_owned());
+        let key = (sight.visibility == Visibility::All, sight.may_act, zone.name().to_owned());
         if views.len() >= MOST_ZONES && !views.contains_key(&key) {
             views.clear();
         }
@@ -90,8 +114,8 @@ impl ApiState {
     /// The overview of all jobs. Concurrent callers wait for one to render it.
     ///
     /// If this future is dropped, the next caller renders.
-    pub(super) async fn view(self: &Arc<Self>, visibility: Visibility, zone: &Zone) -> Arc<View> {
-        let shared = self.page.views.of(visibility, zone);
+    pub(super) async fn view(self: &Arc<Self>, sight: Sight, zone: &Zone) -> Arc<View> {
+        let shared = self.page.views.of(sight, zone);
         let mut rendered = shared.lock().await;
         let (current, change) = (Arc::clone(&self.sources.status.borrow()), self.reads.change());
         if let Some(rendered) = &*rendered
@@ -99,13 +123,14 @@ impl ApiState {
         {
             return Arc::clone(&rendered.view);
         }
-        let view = Arc::new(self.render(visibility, zone, &Selection::default()).await);
+        let view = Arc::new(self.render(sight, zone, &Selection::default()).await);
         *rendered = Some(Rendered { view: Arc::clone(&view), at: system::uptime(), of: current, change });
         view
     }
 
     /// Renders the overview of the selected jobs.
-    pub(super) async fn render(self: &Arc<Self>, visibility: Visibility, zone: &Zone, selection: &Selection) -> View {
+    pub(super) async fn render(self: &Arc<Self>, sight: Sight, zone: &Zone, selection: &Selection) -> View {
+        let Sight { visibility, may_act } = sight;
         let wanted: Wanted = {
             let status = self.full_status(visibility).await;
             let last = |job: &JobStatus| job.last.as_ref().map(|last| last.run.clone());
@@ -128,7 +153,7 @@ impl ApiState {
             (cluster::problems(&status, &clock))
             (attention::section(&status, &recents, &clock))
             div.columns {
-                (cluster::queue(&status, visibility == Visibility::All, &clock))
+                (cluster::queue(&status, may_act, &clock))
                 (running::section(&status, &clock))
             }
             (jobs::table(&status, selection, &selection.of(&status), &recents, &clock))
@@ -168,11 +193,13 @@ mod tests {
     fn visitors_who_see_the_same_share_a_view_and_their_number_is_bounded() {
         let views = Views::default();
         let zone = |name: &str| Zone::parse(name).expect("a zone");
-        let of = |visibility, name: &str| views.of(visibility, &zone(name));
+        let of = |visibility, name: &str| views.of(Sight { visibility, may_act: true }, &zone(name));
         let first = of(Visibility::All, "UTC");
         assert!(Arc::ptr_eq(&first, &of(Visibility::All, "utc")));
         assert!(!Arc::ptr_eq(&first, &of(Visibility::Outline, "UTC")), "they see less");
         assert!(!Arc::ptr_eq(&first, &of(Visibility::All, "Asia/Tokyo")));
+        let reader = Sight { visibility: Visibility::All, may_act: false };
+        assert!(!Arc::ptr_eq(&first, &views.of(reader, &zone("UTC"))), "they have no buttons");
         for hours in 1..=12 {
             of(Visibility::All, &format!("Etc/GMT+{hours}"));
         }

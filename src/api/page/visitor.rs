@@ -10,11 +10,14 @@ use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
 use uuid::Uuid;
 
-use super::layout::Standing;
+use super::layout::{SignedIn, Standing};
 use super::times::{Clock, Zone};
+use super::view::Sight;
 use crate::api::admission::Admitted;
+use crate::api::authorize::Actor;
 use crate::api::caller::{Caller, Grant};
 use crate::api::network::{Network, Visibility};
+use crate::api::roles::role_of;
 use crate::api::{ApiState, RefusedRequest};
 use cronkeeper_core::clock::system;
 
@@ -51,6 +54,8 @@ pub(super) struct Visitor {
     /// The tag of what the browser shows already.
     pub known_tag: Option<String>,
     pub network: Option<Arc<Network>>,
+    /// Who it is, in a request to change something.
+    actor: Option<Actor>,
     caller: Caller,
     grant: Option<Grant>,
     connection: Option<Arc<Admitted>>,
@@ -64,28 +69,36 @@ impl FromRequestParts<Arc<ApiState>> for Visitor {
         let visibility = extensions.get().copied().unwrap_or(Visibility::Outline);
         let network = extensions.get::<Arc<Network>>().cloned();
         let grant = extensions.get::<Grant>().cloned();
-        let session = session(grant.as_ref());
-        let standing = match visibility {
-            Visibility::Outline => {
-                Standing::Reader { can_sign_in: network.as_ref().is_some_and(|network| network.has_token()) }
-            }
-            Visibility::All => {
-                Standing::Operator { form_key: state.page.keys.of(session), is_session: session.is_some() }
-            }
+        let caller = extensions.get().copied().unwrap_or(Caller::Unknown);
+        let standing = match role_of(caller, grant.as_ref()) {
+            None => Standing::Stranger { can_sign_in: network.as_ref().is_some_and(|network| network.has_token()) },
+            Some(role) => Standing::Known {
+                form_key: state.page.keys.of(session(grant.as_ref())),
+                role,
+                signed_in: signed_in(grant.as_ref()),
+            },
         };
+        let actor = extensions.get().cloned();
         let known_tag = parts.headers.get(header::IF_NONE_MATCH).and_then(|tag| tag.to_str().ok()).map(str::to_owned);
         let done = parts.uri.query().and_then(done);
         let zone = zone(&parts.headers).unwrap_or_else(Zone::utc);
-        let caller = extensions.get().copied().unwrap_or(Caller::Unknown);
         let connection = extensions.get::<Arc<Admitted>>().cloned();
-        Ok(Self { visibility, standing, zone, done, known_tag, network, caller, grant, connection })
+        Ok(Self { visibility, standing, zone, done, known_tag, network, actor, caller, grant, connection })
     }
 }
 
 fn session(grant: Option<&Grant>) -> Option<&str> {
     match grant {
-        Some(Grant::Session(id)) => Some(id),
-        Some(Grant::Token | Grant::Peer) | None => None,
+        Some(Grant::Session { id, .. }) => Some(id),
+        Some(Grant::Token(_) | Grant::Peer) | None => None,
+    }
+}
+
+fn signed_in(grant: Option<&Grant>) -> SignedIn {
+    match grant {
+        Some(Grant::Session { identity, .. }) => SignedIn::Session(Arc::clone(&identity.name)),
+        Some(Grant::Token(identity)) => SignedIn::Token(Arc::clone(&identity.name)),
+        Some(Grant::Peer) | None => SignedIn::No,
     }
 }
 
@@ -139,13 +152,24 @@ impl Visitor {
         self.connection.as_deref()
     }
 
-    /// The name of a visitor who sends a form with this key, for records and log.
-    pub async fn operator(&self, state: &ApiState, form_key: &str) -> Result<String, RefusedRequest> {
-        if !state.page.keys.is_right(self.session(), form_key) {
-            let error = "this form comes from a page that is no longer valid: load the page again";
-            return Err(RefusedRequest::new(StatusCode::FORBIDDEN, error));
+    /// What is shown to this visitor.
+    pub fn sight(&self) -> Sight {
+        Sight { visibility: self.visibility, may_act: self.may_act() }
+    }
+
+    /// The visitor who sends a form with this key to change something.
+    pub fn operator(&self, state: &ApiState, form_key: &str) -> Result<Actor, RefusedRequest> {
+        self.check_key(state, form_key)?;
+        self.actor.clone().ok_or_else(|| RefusedRequest::new(StatusCode::FORBIDDEN, "this needs a role"))
+    }
+
+    /// Refuses a form that is not of a page of this visitor.
+    pub fn check_key(&self, state: &ApiState, form_key: &str) -> Result<(), RefusedRequest> {
+        if state.page.keys.is_right(self.session(), form_key) {
+            return Ok(());
         }
-        state.operator_name(self.caller, self.grant.as_ref()).await
+        let error = "this form comes from a page that is no longer valid: load the page again";
+        Err(RefusedRequest::new(StatusCode::FORBIDDEN, error))
     }
 }
 

@@ -225,7 +225,7 @@ async fn over_tcp_the_token_opens_a_session_that_changes_something_through_the_p
     assert!(page.contains("href=\"/session\"") && !page.contains("form_key"), "{page}");
     assert_eq!(code(&ask(post("/jobs/load/trigger", FORM, "form_key=")).await.0), 403);
     let (head, page) = ask(post("/session", FORM, "token=wrong")).await;
-    assert!(code(&head) == 401 && page.contains("This is not the token of this node."), "{page}");
+    assert!(code(&head) == 401 && page.contains("This is not a token of this node."), "{page}");
     assert!(
         page.contains("id=\"token\"") && page.contains("action=\"/session\"") && !page.contains("wrong\" name"),
         "{page}"

@@ -73,6 +73,7 @@ fn help_lists_the_commands() {
         release      Release what a dead daemon on this host still holds
         import       Convert a crontab to jobs.yaml, on stdout
         schema       Print the JSON Schema of jobs.yaml, for editors
+        token        Make a token for the API, with its line for --api-token-file
         completions  Print a completion script for a shell
         man          Print the manual, or write its pages into a directory
         help         Print this message or the help of the given subcommand(s)
@@ -91,7 +92,7 @@ fn every_command_has_help() {
         "run", "check", "next", "status", "nodes", "history", "trigger", "pause", "resume", "recount", "handover",
         "drain", "undrain", "forget", "kill", "exec", "lock", "locks", "latch", "barrier", "release",
     ];
-    for command in commands.into_iter().chain(["import", "completions", "man"]) {
+    for command in commands.into_iter().chain(["import", "token", "completions", "man"]) {
         let printed = context.enter(&[command, "--help"]);
         assert!(
             printed.contains(&format!("Usage: cronkeeper {command}")) && printed.ends_with("exit 0\n"),

@@ -2,6 +2,7 @@
 
 mod access;
 mod crowd;
+mod roles;
 mod shares;
 mod tls;
 

@@ -63,6 +63,7 @@ impl Host {
         let jobs = JOBS.replace("LONG", dir.path().join("long").to_str().expect("a path is UTF-8"));
         let nodes = in_line(["host-a", "host-c"].map(|name| usual(place.node(name)).jobs(&jobs)));
         dir.write("crontab", "30 2 * * * root /usr/local/bin/backup\n");
+        dir.write("token", "0123456789abcdef0123456789abcdef\n");
         let program = |name: &str, script: &str| drop(dir.program(name, script));
         program("ship-orders", "#!/bin/sh\n");
         program("bin/crontab", "#!/bin/sh\necho '30 2 * * * /usr/local/bin/backup'\n");
@@ -93,6 +94,7 @@ impl Host {
             ("/run/cronkeeper", spec.runtime_dir()),
             ("/tmp/cronkeeper-demo", spec.state_dir()),
             ("/etc/crontab", "crontab".into()),
+            ("/etc/cronkeeper/token", "token".into()),
         ];
         let names = [("host-a", a.name()), ("host-c", c.name()), ("NODE", a.name())];
         let line = names.into_iter().fold(line.to_owned(), |line, (text, name)| line.replace(text, name));

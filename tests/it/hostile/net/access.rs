@@ -62,7 +62,7 @@ fn a_stranger_sees_names_and_outcomes_and_who_has_the_token_sees_all() {
     for path in [output.clone(), format!("{output}?local=true"), format!("{output}?local=true&attempt=1")] {
         let Answer { code, body, .. } = get(at, &path);
         assert!(
-            code == 403 && body.contains("with the token") && secrets_in(&body).is_empty(),
+            code == 403 && body.contains("needs a token with the role `read`") && secrets_in(&body).is_empty(),
             "{path}: {code} {body}"
         );
     }

@@ -1,0 +1,293 @@
+//! Decides whether a caller may send a request, by its [role](super::roles), and sees to it that the log names everyone
+//! who has tried to change something.
+//!
+//! ```text
+//!  reads ── needs a role? ─▶ handler
+//!  changes ─▶ who is it? ─▶ may it? ─┬─ no ──────────────────────────▶ `operator.refused`
+//!                                    └─ handler ─┬─ done ────────────▶ `operator.requested`, by the handler itself
+//!                                                ├─ an error ────────▶ `operator.refused`
+//!                                                └─ caller gone away ▶ `operator.refused`
+//! ```
+//!
+//! Changes that a caller's role does not allow have a line each, but only [`SINGLE`] of them in a minute, and the rest one
+//! line together: anybody can send them. Whoever may make changes can fill the log anyway.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use axum::extract::{FromRequestParts, MatchedPath, RawPathParams, Request, State};
+use axum::http::request::Parts;
+use axum::http::{Extensions, Method, StatusCode};
+use axum::middleware::Next;
+use axum::response::{IntoResponse as _, Response};
+use tokio::runtime::Handle;
+use tokio::time::sleep;
+use tracing::{info, warn};
+
+use super::caller::{self, Caller, Grant};
+use super::minutes::{Counted, MINUTE, Minutes, Sender};
+use super::network::{Network, Visibility};
+use super::roles::{Need, Role, need, role_of};
+use super::{ApiState, RefusedRequest};
+use cronkeeper_core::clock::system;
+use cronkeeper_core::escape::short;
+use cronkeeper_core::log_event::{self, TARGET};
+
+/// Changes of a caller in a minute, refused for its role, that have a line of their own.
+const SINGLE: u64 = 10;
+/// Most characters of a name in a request that are logged.
+const SHOWN: usize = 200;
+
+/// Who asks for a change.
+#[derive(Clone, Debug)]
+pub(super) struct Actor {
+    /// For records and log: `alice from 192.0.2.7 on host-a`, `uid 0 (root) on host-a`.
+    pub by: String,
+    pub role: Role,
+    /// Where the request is from: `192.0.2.7`, `uid 0`.
+    pub peer: String,
+    /// It has signed in on the page, and sends a cookie.
+    is_session: bool,
+}
+
+impl Actor {
+    /// Refuses an actor with a lower role.
+    pub fn require(&self, least: Role) -> Result<(), RefusedRequest> {
+        if self.role >= least {
+            return Ok(());
+        }
+        let Self { by, role, .. } = self;
+        let error = format!("this needs the role `{least}`, and {by} has the role `{role}`");
+        Err(RefusedRequest::new(StatusCode::FORBIDDEN, error))
+    }
+}
+
+/// The actor of a request below `/v1`. Over TCP, a session is not enough: a browser sends its cookie with requests of
+/// other pages too.
+pub(super) struct ApiActor(pub Actor);
+
+impl<S: Send + Sync> FromRequestParts<S> for ApiActor {
+    type Rejection = RefusedRequest;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, RefusedRequest> {
+        let actor = parts.extensions.get::<Actor>().filter(|actor| !actor.is_session).cloned();
+        actor.map(Self).ok_or_else(|| {
+            let error = "over TCP a request needs a token, as `Authorization: Bearer TOKEN`: a session is for the page";
+            RefusedRequest::new(StatusCode::FORBIDDEN, error)
+        })
+    }
+}
+
+/// Lets a request pass if its caller has the role that it needs.
+pub(super) async fn authorize(State(state): State<Arc<ApiState>>, request: Request, next: Next) -> Response {
+    let Some(route) = request.extensions().get::<MatchedPath>().cloned() else {
+        return match may_ask(&request) {
+            true => next.run(request).await,
+            false => nobody(&request, Role::Admin).into_response(),
+        };
+    };
+    match need(request.method(), route.as_str()) {
+        Need::Nothing => next.run(request).await,
+        Need::Role(Role::Read) => match may_see(&request) {
+            true => next.run(request).await,
+            false => nobody(&request, Role::Read).into_response(),
+        },
+        Need::Role(least) => change(&state, Change::of(request, &route).await, least, next).await,
+    }
+}
+
+/// True if a request that has no route is told so. What a stranger sends for a change is not waited for.
+fn may_ask(request: &Request) -> bool {
+    let known = request.extensions();
+    let is_reading = matches!(*request.method(), Method::GET | Method::HEAD);
+    is_reading || role_of(known.get().copied().unwrap_or(Caller::Unknown), known.get()).is_some()
+}
+
+fn may_see(request: &Request) -> bool {
+    request.extensions().get() == Some(&Visibility::All)
+}
+
+/// The refusal of a caller without a role.
+fn nobody(request: &Request, least: Role) -> RefusedRequest {
+    let network = request.extensions().get::<Arc<Network>>();
+    let error = match network.is_some_and(|network| network.has_token()) {
+        true => format!("over TCP this needs a token with the role `{least}`, as `Authorization: Bearer TOKEN`"),
+        false if least == Role::Read => "this is shown only on the Unix socket, or with a token".to_owned(),
+        false => "the API is read-only over TCP: use the Unix socket".to_owned(),
+    };
+    RefusedRequest::new(StatusCode::FORBIDDEN, error)
+}
+
+/// A request to change something.
+struct Change {
+    request: Request,
+    asked: Asked,
+}
+
+/// What is logged of a change that is not made.
+#[derive(Clone, Debug)]
+struct Asked {
+    /// `kill`.
+    what: String,
+    job: Option<String>,
+    run: Option<String>,
+    to: Option<String>,
+    caller: Caller,
+    by: Option<String>,
+    role: Option<Role>,
+}
+
+impl Change {
+    async fn of(request: Request, route: &MatchedPath) -> Self {
+        let (mut parts, body) = request.into_parts();
+        let parameters = RawPathParams::from_request_parts(&mut parts, &()).await.ok();
+        let parameter = |wanted: &str| {
+            let mut found = parameters.iter().flatten().filter(|(name, _)| *name == wanted);
+            found.next().map(|(_, value)| short(value, SHOWN))
+        };
+        let asked = Asked {
+            what: word(&parts.method, route.as_str()),
+            job: parameter("job"),
+            run: parameter("run"),
+            to: parameter("node"),
+            caller: parts.extensions.get().copied().unwrap_or(Caller::Unknown),
+            by: None,
+            role: None,
+        };
+        Self { request: Request::from_parts(parts, body), asked }
+    }
+}
+
+/// The last word of a route, or the whole request if nothing is there for its method.
+fn word(method: &Method, route: &str) -> String {
+    match *method {
+        Method::POST => route.rsplit('/').next().unwrap_or(route).to_owned(),
+        _ => short(&format!("{method} {route}"), SHOWN),
+    }
+}
+
+async fn change(state: &Arc<ApiState>, change: Change, least: Role, next: Next) -> Response {
+    let Change { mut request, mut asked } = change;
+    let actor = state.actor(request.extensions()).await;
+    (asked.by, asked.role) = (actor.as_ref().map(|actor| actor.by.clone()), actor.as_ref().map(|actor| actor.role));
+    let pending = Pending { state: Arc::clone(state), asked: Some(asked) };
+    let permitted = actor.ok_or_else(|| nobody(&request, least)).and_then(|actor| actor.require(least).map(|()| actor));
+    let answer = match permitted {
+        Ok(actor) => {
+            request.extensions_mut().insert(actor);
+            next.run(request).await
+        }
+        Err(refused) => refused.into_response(),
+    };
+    pending.answered(&answer);
+    answer
+}
+
+impl ApiState {
+    /// Who sends the request of which this is known, if anybody may be.
+    async fn actor(&self, known: &Extensions) -> Option<Actor> {
+        let caller = known.get().copied().unwrap_or(Caller::Unknown);
+        let grant = known.get::<Grant>();
+        let role = role_of(caller, grant)?;
+        let node = self.sources.status.borrow().node.clone();
+        let by = match (caller, grant) {
+            (Caller::Local { uid }, _) => caller::describe_user(uid, &node).await,
+            (_, Some(Grant::Token(identity) | Grant::Session { identity, .. })) => {
+                caller::describe_token(&identity.name, caller, &node)
+            }
+            (_, Some(Grant::Peer) | None) => return None,
+        };
+        Some(Actor { by, role, peer: caller.to_string(), is_session: matches!(grant, Some(Grant::Session { .. })) })
+    }
+}
+
+/// A change whose end is not known yet. If the caller goes away before its answer, the handler ends wherever it is: the
+/// change may be made.
+struct Pending {
+    state: Arc<ApiState>,
+    asked: Option<Asked>,
+}
+
+impl Pending {
+    fn answered(mut self, answer: &Response) {
+        let Some(asked) = self.asked.take() else { return };
+        if !(answer.status().is_client_error() || answer.status().is_server_error()) {
+            return;
+        }
+        let reason = answer.extensions().get::<Reason>().map_or("see the answer's code", |reason| &reason.0);
+        self.state.refusals.note(&asked, Some(answer.status()), reason);
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        if let Some(asked) = self.asked.take() {
+            let reason = "the caller went away before the answer; it may be done all the same";
+            self.state.refusals.note(&asked, None, reason);
+        }
+    }
+}
+
+/// The text of an error answer, for the log.
+#[derive(Clone)]
+pub(super) struct Reason(pub String);
+
+/// Changes that were refused for the caller's role, by caller.
+pub(super) struct Refusals(Mutex<Minutes>);
+
+impl Default for Refusals {
+    fn default() -> Self {
+        Self(Mutex::new(Minutes::new(SINGLE, SINGLE)))
+    }
+}
+
+impl Refusals {
+    /// Logs a change that is not made, or counts it if its caller was refused many. `code` is absent if there was no
+    /// answer: then, as after any other error, the change may be made.
+    fn note(self: &Arc<Self>, asked: &Asked, code: Option<StatusCode>, reason: &str) {
+        if code != Some(StatusCode::FORBIDDEN) {
+            return asked.log(code, reason);
+        }
+        let Counted { sender, is_first, is_logged, .. } = self.minutes().count(asked.caller, system::uptime());
+        if is_logged {
+            asked.log(code, reason);
+        }
+        // Without a runtime, the node is stopping.
+        if let Some(runtime) = Handle::try_current().ok().filter(|_| is_first) {
+            // There are as many of these tasks as callers that are distinguished.
+            runtime.spawn(Arc::clone(self).log_each_minute(sender));
+        }
+    }
+
+    async fn log_each_minute(self: Arc<Self>, sender: Sender) {
+        loop {
+            sleep(MINUTE).await;
+            let Some(count) = self.minutes().end(sender, system::uptime()) else { return };
+            let event = log_event::OPERATOR_REFUSED;
+            warn!(target: TARGET, event, peer = %sender, count, "{count} more requests of {sender} were refused in a minute");
+        }
+    }
+
+    fn minutes(&self) -> MutexGuard<'_, Minutes> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Asked {
+    fn log(&self, code: Option<StatusCode>, reason: &str) {
+        let Self { what, job, run, to, caller, by, role } = self;
+        let (job, run, to, by) = (job.as_deref(), run.as_deref(), to.as_deref(), by.as_deref());
+        let role = role.map(Role::as_str);
+        let who = by.map_or_else(|| format!("somebody at {caller}"), str::to_owned);
+        let is_refused = code.is_some_and(|code| code.is_client_error());
+        let text = format!("{what} by {who} {}: {reason}", if is_refused { "refused" } else { "failed" });
+        let (event, code) = (log_event::OPERATOR_REFUSED, code.map(|code| code.as_u16()));
+        match code {
+            Some(403) => warn!(
+                target: TARGET, event, request = what, job, run, to, by, role, peer = %caller, code, reason, "{text}"
+            ),
+            _ => info!(
+                target: TARGET, event, request = what, job, run, to, by, role, peer = %caller, code, reason, "{text}"
+            ),
+        }
+    }
+}
