@@ -122,7 +122,7 @@ impl Parts {
             }
             E::Resumed { .. } => {
                 runs.look_for_own_writes(cx);
-                runs.doubt_moved(cx);
+                runs.resume(cx);
                 leader.iter_mut().for_each(|leader| leader.look_for_newest_mark(cx));
             }
             E::Time(_)

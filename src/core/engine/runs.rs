@@ -93,9 +93,8 @@ pub(super) struct Runs {
     own_writes: OwnWrites,
     /// When the attempts that are placed on this node are answered.
     offers: Times,
-    /// Before this time nothing is accepted that was placed elsewhere before: after a reconnect whoever has the run may
-    /// write that the service has lost it.
-    moved_from: Uptime,
+    /// When the connection was last back under the same session.
+    resumed_at: Option<Uptime>,
     /// Before this time nothing is accepted that the first look after a reconnect has found: what was taken back may have
     /// returned by a loss. `None` after that look.
     first_from: Option<Uptime>,

@@ -136,11 +136,13 @@ pub(in crate::engine) struct Offer {
     pub quiet_until: Option<Uptime>,
     /// From when on it may be accepted: before that, whoever has the run may write that the service has lost it.
     pub not_before: Uptime,
+    /// When its acceptance was requested.
+    pub accepted_at: Option<Uptime>,
 }
 
 impl Offer {
     pub fn new(received: Uptime, not_before: Uptime) -> Self {
-        Self { received, quiet_until: None, not_before }
+        Self { received, quiet_until: None, not_before, accepted_at: None }
     }
 }
 

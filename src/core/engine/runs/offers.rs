@@ -62,7 +62,8 @@ impl Runs {
 
     /// Adds an attempt that is placed on this node.
     pub(super) fn insert_offered(&mut self, cx: &mut Context, record: RunRecord, version: Version) {
-        let moved_from = (record.attempt > 1).then_some(self.moved_from);
+        // After a reconnect the node that has the run may write that the service has lost it.
+        let moved_from = self.resumed_at.filter(|_| record.attempt > 1).map(|at| at + self.claims_take());
         let not_before = self.first_from.max(moved_from).unwrap_or(Uptime::ZERO);
         let (run, offer) = (record.id(), Offer::new(cx.now.up, not_before));
         let state = ActiveRunState::Local(LocalRun { job: None, phase: Phase::Offered(offer) });
@@ -154,6 +155,8 @@ impl Runs {
             return self.note_wait_for_locks(cx, run);
         }
         let (now, nonce) = (cx.now.wall, cx.nonce());
+        let offer = self.active.get_mut(run).and_then(ActiveRun::offer_mut);
+        offer.into_iter().for_each(|offer| offer.accepted_at = Some(cx.now.up));
         if !self.step(cx, run, RunStep::Accept(job)) {
             return;
         }
@@ -217,9 +220,12 @@ impl Runs {
         answer: Commit,
         token: Option<FencingToken>,
     ) {
+        let resumed_at = self.resumed_at;
         let Some(active) = self.answered_run(run, id) else { return };
+        let crossed_reconnect =
+            resumed_at.is_some() && active.offer().and_then(|offer| offer.accepted_at) <= resumed_at;
         match (answer, token) {
-            (Commit::Accepted, Some(token)) => {
+            (Commit::Accepted, Some(token)) if !crossed_reconnect => {
                 active.version = active.version.next();
                 if let Some(placement) = &mut active.record.placement {
                     placement.token = Some(token);
@@ -233,7 +239,8 @@ impl Runs {
                 }
             }
             // Nothing is started without a token that is larger than that of every earlier attempt.
-            (Commit::Accepted, None) | (Commit::Unknown, _) => self.read_unconfirmed(cx, run),
+            // What was carried out after a loss may have been taken back before: whoever has the run writes that.
+            (Commit::Accepted | Commit::Unknown, _) => self.read_unconfirmed(cx, run),
             (Commit::Superseded | Commit::Fenced, _) => {
                 self.drop_offer(cx, run);
                 if cx.session.is_some() {

@@ -147,8 +147,8 @@ impl Runs {
     }
 
     /// The connection is back under the same session.
-    pub fn doubt_moved(&mut self, cx: &Context) {
-        self.moved_from = cx.now.up + self.claims_take();
+    pub fn resume(&mut self, cx: &Context) {
+        self.resumed_at = Some(cx.now.up);
     }
 
     /// Reads the attempts that this node has accepted: the ledger may have them as placed, or as taken back. Those that are
