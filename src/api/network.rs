@@ -34,7 +34,6 @@ use axum::response::{IntoResponse as _, Response};
 use tokio::time::sleep;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
-use tracing::info;
 
 pub use self::host::HostName;
 use self::proof::{Accepted, Asked, BadProof};
@@ -52,7 +51,7 @@ use super::serve::LocalAddress;
 use crate::option_file::OptionFile;
 use cronkeeper_core::clock::system;
 use cronkeeper_core::election::ApiAddress;
-use cronkeeper_core::log_event::{self, TARGET};
+use cronkeeper_core::log;
 use cronkeeper_core::term::NodeName;
 
 /// What nodes fetch from each other, with `*` for one part of the path.
@@ -309,7 +308,7 @@ impl Network {
             self.note_wrong_token(caller, connection).await;
             return Err(RefusedRequest::new(StatusCode::UNAUTHORIZED, "wrong token"));
         }
-        info!(target: TARGET, event = log_event::API_SIGNED_IN, %caller, "somebody at {caller} has signed in on the page");
+        log!(API_SIGNED_IN, %caller);
         let id = self.sessions.open();
         // If the token was replaced meanwhile, its sessions may have been ended before this one was opened.
         if !Arc::ptr_eq(&secrets, &self.secrets()) {

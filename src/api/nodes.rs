@@ -13,19 +13,17 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, timeout};
-use tracing::info;
 use uuid::Uuid;
 
 use super::control::{
-    ApiOperator, PathParam, READ, REQUESTED, RequestBody, TIMEOUT, limited_reason, parse_body, unavailable,
-    whole_second,
+    ApiOperator, PathParam, READ, RequestBody, TIMEOUT, limited_reason, parse_body, unavailable, whole_second,
 };
 use super::{ApiState, RefusedRequest};
 use crate::status::Status;
 use cronkeeper_core::clock::system;
 use cronkeeper_core::election::{Candidate, Queue, TransferError};
 use cronkeeper_core::ledger::ForgetNode;
-use cronkeeper_core::log_event::{self, TARGET};
+use cronkeeper_core::log;
 use cronkeeper_core::run::{Drain, HandoverRequest};
 use cronkeeper_core::suggest::{did_you_mean, nearest};
 use cronkeeper_core::term::{CandidateName, NodeName};
@@ -174,7 +172,7 @@ impl ApiState {
         let replaced = self.recorded(self.sources.operator.drain(node.clone(), drain.clone())).await?;
         let reason = drain.reason.as_deref();
         let request = "drain";
-        info!(target: TARGET, event = REQUESTED, request, to = %node, by, reason, "{by} drained {node}");
+        log!(OPERATOR_REQUESTED, request, to = %node, by, reason);
         let is_out = |queue: &Queue| !queue.candidates.iter().any(|queued| queued.node.as_ref() == Some(&node));
         let is_out = self.queue_with(until, is_out).await.is_some();
         Ok(Drained { node, drained: drain, replaced, is_out })
@@ -186,7 +184,7 @@ impl ApiState {
             self.require_node(&node).await?;
             return Ok(Undrained { node, was });
         }
-        info!(target: TARGET, event = REQUESTED, request = "undrain", to = %node, by, "{by} undrained {node}");
+        log!(OPERATOR_REQUESTED, request = "undrain", to = %node, by);
         Ok(Undrained { node, was })
     }
 
@@ -212,7 +210,7 @@ impl ApiState {
                 return Err(RefusedRequest::new(StatusCode::NOT_FOUND, error));
             }
         }
-        info!(target: TARGET, event = REQUESTED, request = "forget", to = %node, by, "{by} had {node} forgotten");
+        log!(OPERATOR_REQUESTED, request = "forget", to = %node, by);
         Ok(ForgottenNode { node })
     }
 
@@ -220,7 +218,7 @@ impl ApiState {
         let until = Instant::now() + TIMEOUT;
         let named = to.clone();
         let next = named.as_ref().map(NodeName::as_str);
-        info!(target: TARGET, event = REQUESTED, request = "handover", to = next, by, "{by} requested a handover");
+        log!(OPERATOR_REQUESTED, request = "handover", to = next, by);
         let queue = self.read_queue().await;
         let own = Arc::clone(&self.sources.status.borrow());
         let leads = {
@@ -253,9 +251,7 @@ impl ApiState {
         };
         self.reads.changed();
         let (node, candidate) = done.inspect_err(|refused| {
-            let reason = &refused.error;
-            let text = refusal(next, reason);
-            info!(target: TARGET, event = log_event::OPERATOR_REFUSED, request = "handover", by, reason, "{text}");
+            log!(OPERATOR_REFUSED, request = "handover", by, reason = refused.error);
         })?;
         let is_next = |queue: &Queue| first(queue).is_some_and(|first| first.candidate != candidate);
         let queue = self.queue_with(until.min(Instant::now() + SUCCESSION), is_next).await;
@@ -442,13 +438,6 @@ fn conflict(to: Option<&NodeName>, why: &TransferError) -> RefusedRequest {
     RefusedRequest::new(StatusCode::CONFLICT, error)
 }
 
-/// A refused handover, for the log: the answer to the request alone does not say what was refused.
-fn refusal(to: Option<&str>, reason: &str) -> String {
-    let why = reason.strip_prefix("no handover").and_then(|rest| rest.split_once(": ")).map_or(reason, |(_, why)| why);
-    let to = to.map(|to| format!(" to {to}")).unwrap_or_default();
-    format!("no handover{to} so far: {why}")
-}
-
 fn late(leader: &NodeName) -> RefusedRequest {
     let error = format!("{leader} did not resign within {} s: see its log, or it will do so later", TIMEOUT.as_secs());
     RefusedRequest::new(StatusCode::GATEWAY_TIMEOUT, error)
@@ -463,16 +452,6 @@ fn node_name(node: PathParam) -> Result<NodeName, RefusedRequest> {
 mod tests {
     use super::*;
     use crate::status::sample;
-
-    #[test]
-    fn a_refusal_in_the_log_says_what_was_refused() {
-        let away = "the ledger cannot be read: no answer";
-        assert_eq!(refusal(None, away), "no handover so far: the ledger cannot be read: no answer");
-        let refused = conflict(Some(&NodeName::new("host-b")), &TransferError::NotQueued).error;
-        assert_eq!(refusal(Some("host-b"), &refused), "no handover to host-b so far: it is not in the queue");
-        let refused = conflict(None, &TransferError::NotLeading).error;
-        assert_eq!(refusal(None, &refused), "no handover so far: this node does not lead");
-    }
 
     #[test]
     fn who_drains_a_node_once_more_changes_nothing_but_what_is_new() {

@@ -9,12 +9,9 @@ use axum::http::StatusCode;
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 use tokio::time::{Duration, Instant, sleep, timeout, timeout_at};
-use tracing::info;
 use uuid::Uuid;
 
-use super::control::{
-    ApiOperator, PathParam, REQUESTED, RequestBody, TIMEOUT, limited_reason, parse_body, whole_second,
-};
+use super::control::{ApiOperator, PathParam, RequestBody, TIMEOUT, limited_reason, parse_body, whole_second};
 use super::show::job_name;
 use super::{ApiState, RefusedRequest};
 use cronkeeper_core::clock::{later, system};
@@ -22,7 +19,7 @@ use cronkeeper_core::duration;
 use cronkeeper_core::job::{Job, JobName, JobSet};
 use cronkeeper_core::ledger::filter::JobPattern;
 use cronkeeper_core::ledger::{ControlEntry, Each};
-use cronkeeper_core::log_event::TARGET;
+use cronkeeper_core::log;
 use cronkeeper_core::run::{LONGEST_HOLD, Pause, Resume, RunId};
 use cronkeeper_core::suggest::{counted, did_you_mean, nearest};
 
@@ -186,7 +183,7 @@ impl ApiState {
         let replaced = self.recorded(pausing).await?;
         let (by, reason) = (&paused.by, paused.reason.as_deref());
         let request = "pause";
-        info!(target: TARGET, event = REQUESTED, request, %job, by, reason, "{by} requested a pause of the job");
+        log!(OPERATOR_REQUESTED, request, %job, by, reason);
         self.await_held(|of| *of == job).await;
         Ok(Paused { paused, replaced })
     }
@@ -216,7 +213,7 @@ impl ApiState {
             return Ok(Resumed { was_paused: false });
         };
         let request = "resume";
-        info!(target: TARGET, event = REQUESTED, request, %job, by, "{by} requested that the job be resumed");
+        log!(OPERATOR_REQUESTED, request, %job, by);
         let resumed = timeout_at(until, operator.resumed(job.clone(), pause)).await;
         self.reads.changed();
         let error = match resumed {
@@ -248,7 +245,7 @@ impl ApiState {
         let asked = jobs.into_iter().map(|job| (job, Uuid::new_v4())).collect();
         let Each { done, failed } = self.recorded(self.sources.operator.pause_all(asked, paused.clone())).await?;
         let (by, reason, request) = (&paused.by, paused.reason.as_deref(), "pause");
-        info!(target: TARGET, event = REQUESTED, request, by, reason, "{by} requested a pause of {count}");
+        log!(OPERATOR_REQUESTED, request, by, reason, "{count}");
         self.await_held(|job| done.contains_key(job)).await;
         let jobs = done.keys().cloned().collect();
         let replaced = done.into_iter().filter_map(|(job, was)| Some((job, was?))).collect();
@@ -269,7 +266,7 @@ impl ApiState {
         let count = counted(jobs.len(), "job");
         let resume = Resume { by: by.clone(), at: whole_second(system::now().wall) };
         let Each { done, failed } = self.recorded(operator.request_resumes(jobs, resume)).await?;
-        info!(target: TARGET, event = REQUESTED, request = "resume", by, "{by} requested that {count} be resumed");
+        log!(OPERATOR_REQUESTED, request = "resume", by, "{count}");
         let asked: BTreeMap<JobName, Uuid> = done.into_iter().filter_map(|(job, id)| Some((job, id?))).collect();
         let pending = self.still_paused(&asked, until).await;
         let jobs = asked.into_keys().filter(|job| !pending.contains(job)).collect();

@@ -7,14 +7,13 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
-use tracing::info;
 use uuid::Uuid;
 
-use super::control::{ApiOperator, PathParam, REQUESTED, RequestBody, parse_body, whole_second};
+use super::control::{ApiOperator, PathParam, RequestBody, parse_body, whole_second};
 use super::{ApiState, RefusedRequest};
 use cronkeeper_core::clock::instant;
 use cronkeeper_core::job::{Job, JobName};
-use cronkeeper_core::log_event::TARGET;
+use cronkeeper_core::log;
 use cronkeeper_core::run::{NotRecounted, RecountRequest, Recounted, RunId};
 
 /// The body of `POST /v1/jobs/{job}/recount`.
@@ -67,10 +66,7 @@ impl ApiState {
         let request = RecountRequest { id: Uuid::new_v4(), by: by.clone(), at, history_limit };
         match self.recorded(self.sources.operator.recount(job.clone(), request)).await? {
             Ok(Recounted { from, listed, in_flight }) => {
-                info!(
-                    target: TARGET, event = REQUESTED, request = "recount", %job, by,
-                    "{by} had the job counted from {} on again", instant(from)
-                );
+                log!(OPERATOR_REQUESTED, request = "recount", %job, by);
                 let next = definition.and_then(|job| next_due(&job, from, &listed));
                 let listed_until = listed.last().copied();
                 Ok(Recounting { at, from, next, listed: listed.len(), listed_until, in_flight })

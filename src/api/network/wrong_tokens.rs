@@ -15,10 +15,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::time::sleep;
-use tracing::warn;
 
 use crate::api::caller::Caller;
-use cronkeeper_core::log_event::{self, TARGET};
+use cronkeeper_core::log;
 
 /// Wrong tokens of a caller in a minute that are answered at once.
 const AT_ONCE: u64 = 10;
@@ -73,8 +72,7 @@ impl WrongTokens {
 }
 
 fn log(sender: &Sender, count: u64) {
-    let tokens = if count == 1 { "a wrong token".to_owned() } else { format!("{count} wrong tokens in a minute") };
-    warn!(target: TARGET, event = log_event::API_REFUSED, caller = %sender, count, "{tokens} from {sender}");
+    log!(API_REFUSED, caller = %sender, count);
 }
 
 /// Whose wrong tokens are counted together.
