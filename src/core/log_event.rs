@@ -169,7 +169,7 @@ events! {
     COORDINATION_NUMBERS_RESTARTED "coordination.numbers_restarted" INFO [path]
         "the sequence numbers of {path} restarted at 0";
     COORDINATION_SUSPENDED "coordination.suspended" WARN [session, error]
-        "no working connection to {service}[: {brief}]; the session may still be alive";
+        "no working connection to {service}[: {brief}]";
     COORDINATION_RESUMED "coordination.resumed" INFO [session]
         "the connection to {service} is back, and the session has survived";
     COORDINATION_EXPIRED "coordination.expired" WARN [session] "the session with {service} has expired";
@@ -192,7 +192,9 @@ events! {
     RUN_NOT_STARTED "run.not_started" INFO [job, run, attempt, step, path, error] "did not start: {message}";
     RUN_UNSTARTED "run.unstarted" WARN [job, run, attempt, reason]
         "attempt {attempt} did not start[: {cause}]; the leader will start another";
-    RUN_RETRYING "run.retrying" WARN [job, run, attempt, delay_ms] "{ended}; trying again {when}";
+    RUN_RETRYING "run.retrying" WARN
+        [job, run, attempt, delay_ms, outcome, reason, detail, exit_code, signal, duration_ms]
+        "{ended}; trying again {when}";
     RUN_KILLED "run.killed" WARN [job, run, attempt, reason]
         "killed on this node[: {cause}]; another node may start it again";
     RUN_SKIPPED "run.skipped" WARN | INFO [job, run, scheduled_at, reason, count, first, last] "skipped {which}: {cause}";

@@ -59,7 +59,7 @@ impl Journal {
 
     fn entry(&self, level: Level, line: &Line) -> Result<String, fmt::Error> {
         let mut entry = format!("PRIORITY={}\nSYSLOG_IDENTIFIER={IDENTIFIER}", priority(level));
-        field(&mut entry, "MESSAGE", &Sentence::of(line, &self.scene).whole())?;
+        field(&mut entry, "MESSAGE", &Sentence::beside_fields(line, &self.scene))?;
         field(&mut entry, "EVENT", &line.event)?;
         field(&mut entry, "NODE", &self.node)?;
         if let Some(source) = &line.source {

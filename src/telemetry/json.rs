@@ -39,7 +39,7 @@ impl Json {
         object.serialize_entry("timestamp", &format_args!("{:.6}", (self.scene.now)()))?;
         object.serialize_entry("level", level.as_str())?;
         object.serialize_entry("event", &line.event)?;
-        object.serialize_entry("message", &line.shortened(Sentence::of(line, &self.scene).whole()))?;
+        object.serialize_entry("message", &line.shortened(Sentence::beside_fields(line, &self.scene)))?;
         object.serialize_entry("node", &*self.node)?;
         if let Some(source) = &line.source {
             object.serialize_entry("target", source)?;

@@ -43,6 +43,14 @@ impl Sentence {
         Self { job: job.map(str::to_owned), is_subject: text.len() == filled.len(), text: facts.continued(text) }
     }
 
+    /// The sentence for a format that has all fields besides: a line that is none of the events is its message there.
+    pub fn beside_fields(line: &Line, scene: &Scene) -> String {
+        match log_event::by_name(&line.event) {
+            Some(_) => Self::of(line, scene).whole(),
+            None => line.message.clone().unwrap_or_default(),
+        }
+    }
+
     /// The sentence with the job in front of it.
     pub fn whole(self) -> String {
         let Self { job, is_subject, text } = self;
