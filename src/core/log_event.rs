@@ -111,7 +111,7 @@ events! {
         [path, jobs, digest, added, changed, removed, added_jobs, changed_jobs, removed_jobs]
         "loaded {jobs:job} from {path}[; added {added_jobs}][; changed {changed_jobs}][; removed {removed_jobs}]";
     JOBS_REJECTED "jobs.rejected" ERROR [path, errors, first, last_good]
-        "{path} has {errors:error}; keeping the previous jobs[, the last good copy, of {@last_good}]: {first}";
+        "{path} has {errors:error}; keeping the previous jobs[ (the copy of {@last_good})]: {first}";
     JOBS_ERROR "jobs.error" ERROR [path] "{message}";
     JOBS_WARNING "jobs.warning" WARN [path] "{message}";
     JOBS_UNWATCHED "jobs.unwatched" WARN [path, error]
@@ -128,7 +128,7 @@ events! {
     MEMBER_BACK "member.back" INFO [other, gone_since] "{other} is back; it had been gone since {@gone_since}";
     NODE_SUSPECT "node.suspect" WARN [other]
         "{other} has not accepted in time what was placed on it; other nodes get runs first";
-    NODE_FORGOTTEN "node.forgotten" INFO [other] "{other} has been gone too long: jobs on every node no longer count on it";
+    NODE_FORGOTTEN "node.forgotten" INFO [other] "{other} was gone for too long and is forgotten: jobs on every node no longer include it";
     ELECTION_JOINED "election.joined" INFO [candidate] "joined the queue";
     ELECTION_FOLLOWING "election.following" INFO [candidate, predecessor, predecessor_node, leader_node]
         "waiting behind {ahead}";
@@ -181,7 +181,7 @@ events! {
     RUN_PLACED "run.placed" DEBUG [job, run, attempt, to] "placed on {to}[, attempt {again}]";
     RUN_REFUSED "run.refused" INFO | WARN [job, run, reason]
         ": this node refuses it: {cause}; the leader looks for another node";
-    RUN_MOVED "run.moved" WARN [job, run, from, to, reason] "taken back from {from}, which {cause}; {then}";
+    RUN_MOVED "run.moved" WARN [job, run, from, to, reason] "was taken back from {from}, which {cause}; {then}";
     RUN_UNPLACED "run.unplaced" WARN [job, run, why] "is waiting for a node: {why}";
     RUN_STARTED "run.started" INFO [job, run, scheduled_at, attempt, token, pid, started_at, lateness_ms]
         "started[, attempt {again}][, {late} late]";
@@ -191,26 +191,26 @@ events! {
         "{ended}[; killed {leftovers:process} that it left behind][; dropped {dropped_bytes:byte} of output over `max_output`]";
     RUN_NOT_STARTED "run.not_started" INFO [job, run, attempt, step, path, error] "did not start: {message}";
     RUN_UNSTARTED "run.unstarted" WARN [job, run, attempt, reason]
-        "attempt {attempt} did not start[: {cause}]; the leader will start another";
+        ": attempt {attempt} did not start[: {cause}]; the leader will start another";
     RUN_RETRYING "run.retrying" WARN
         [job, run, attempt, delay_ms, outcome, reason, detail, exit_code, signal, duration_ms]
         "{ended}; trying again {when}";
     RUN_KILLED "run.killed" WARN [job, run, attempt, reason]
-        "killed on this node[: {cause}]; another node may start it again";
+        "was killed on this node[: {cause}]; another node may start it again";
     RUN_SKIPPED "run.skipped" WARN | INFO [job, run, scheduled_at, reason, count, first, last] "skipped {which}: {cause}";
     RUN_SUPERSEDED "run.superseded" WARN [job, run, outcome]
-        "was settled by another node already[; its result here, {outcome}, came too late for the history]";
+        "was already settled by another node[; its result here, {outcome}, came too late for the history]";
     RUN_DOUBTFUL "run.doubtful" WARN [job, run, attempt]
         "started again, although it may have ended: {service} has lost commits";
     RUN_CUT_OFF "run.cut_off" WARN [job, run, owner, keep_until]
         "may still be running on {owner}, which is cut off[; it counts as running until {@keep_until}]";
-    RUN_OUTLIVED "run.outlived" WARN [job, run] "was not reported dead by the warden in time; killing it without the warden";
+    RUN_OUTLIVED "run.outlived" WARN [job, run] ": the warden did not report it dead in time; killing it without the warden";
     RUN_UNKILLABLE "run.unkillable" ERROR [run, pid] "process {pid} of {run} survived SIGKILL";
     RUN_OBSTRUCTED "run.obstructed" ERROR [job, run]
         "did not run: something else is where the record of this run belongs; delete that, and trigger the job";
     WARDEN_FAILED "warden.failed" ERROR [error] ": [{message}: ]{error}";
     WARDEN_SILENT "warden.silent" ERROR [runs] "the warden no longer responds: killing it and {runs:run}";
-    LOCK_LOST "lock.lost" WARN [job, run, path] "lost its lock {path}, which somebody else has removed; killing it";
+    LOCK_LOST "lock.lost" WARN [job, run, path] ": somebody else removed its lock {path}; killing it";
     LOCK_REVOKE_REQUESTED "lock.revoke_requested" INFO [job, run, path] "was asked to release its lock {path}";
     LOCK_REFUSED "lock.refused" ERROR [job, run] "cannot get its lock, trying again: {message}";
     JOB_PAUSED "job.paused" INFO [job, by, reason] "paused by {by}[: {reason}]";

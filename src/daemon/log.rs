@@ -170,7 +170,7 @@ pub(super) fn report(report: &Report) {
 fn skewed(by: SignedDuration, holds: bool) {
     let by_ms = clamped(by.as_millis());
     match (holds, by.abs() >= SignedDuration::from_secs(1)) {
-        (true, _) => log!(ERROR CLOCK_SKEWED, by_ms, "nothing starts before it is due by both, to within a minute"),
+        (true, _) => log!(ERROR CLOCK_SKEWED, by_ms, "an occurrence waits until that clock is within a minute of it"),
         (false, true) => log!(WARN CLOCK_SKEWED, by_ms),
         (false, false) => log!(INFO CLOCK_SKEWED, by_ms),
     }

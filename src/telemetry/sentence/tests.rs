@@ -69,6 +69,7 @@ fn line(event: &Event, has: impl Fn(&str) -> bool) -> Line {
         ("job.paused" | "node.drained" | "operator.requested", "reason") => (field, Value::Text("new disk".into())),
         ("operator.refused" | "leader.handover_failed", "reason") => (field, Value::Text("host-b is drained".into())),
         ("run.killed" | "run.unstarted", "reason") => (field, Value::Text("lease".into())),
+        ("run.finished" | "run.retrying", "reason") => (field, Value::Text("not-found".into())),
         ("node.stopped", "reason") => (field, Value::Text("asked to".into())),
         _ => (field, sample(field)),
     });

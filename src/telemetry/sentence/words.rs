@@ -101,7 +101,7 @@ fn ended(f: &Facts<'_>) -> String {
 
 /// What is behind an outcome: who killed the run, or the cause and its details.
 fn why(f: &Facts<'_>) -> String {
-    if let Some(by) = f.text("by") {
+    if let Some(by) = f.text("by").filter(|_| f.text("outcome") == Some("killed")) {
         return format!(" by {by}");
     }
     let cause = f.text("reason").map(|reason| cause(&f.line.event, reason));
