@@ -1,14 +1,14 @@
 //! The events of the log: what others rely on, and what they say.
 //!
-//! This table is the only place that says how an event is called, at which level it is logged, which fields it has and
-//! which sentence stands for it. A terminal, the journal's MESSAGE, text lines and JSON's `message` all show the sentence;
-//! alerts and dashboards rely on the rest, which is docs/contract.md's. A line may have more fields than are listed, and
-//! leaves out those that do not apply.
+//! This table is the only place that says how an event is called, at which level it is logged, which fields it has,
+//! and which sentence stands for it. A terminal, the journal's MESSAGE, text lines and JSON's `message` all show the
+//! sentence; alerts and dashboards rely on the rest, which is docs/contract.md's. A line may have more fields than are
+//! listed, and leaves out those that do not apply.
 //!
-//! ERROR: somebody must act now, or a promise is at risk. WARN: something was lost or late, or will need somebody. INFO:
-//! the course of nodes, terms and runs. DEBUG: reasons. Of several levels the line that is logged says which.
+//! ERROR: somebody must act now, or a promise is at risk. WARN: something was lost or late, or will need somebody.
+//! INFO: the course of nodes, terms and runs. DEBUG: reasons. Of several levels the line that is logged says which.
 //!
-//! A sentence is in one piece for its reader, and made of the line's fields:
+//! A sentence is made of the line's fields:
 //!
 //! ```text
 //! {name}          a field, or a word that is computed of several (`telemetry::sentence` in the program)
@@ -19,8 +19,8 @@
 //! [; for {name}]  left out if one of its fields is missing, or 0
 //! ```
 //!
-//! An event with the field `job` is about the job, and its sentence goes on after the job's name: `backup started`. If it
-//! begins with a colon, the job is not its subject: `backup: this node refuses it`.
+//! An event with the field `job` is about the job, and its sentence goes on after the job's name: `backup started`. If
+//! it begins with a colon, the job is not its subject: `backup: this node refuses it`.
 
 use tracing::Level;
 
