@@ -196,8 +196,8 @@ impl Facts<'_> {
 fn lasting(millis: u64) -> String {
     match millis {
         ..1_000 => format!("{millis} ms"),
-        ..60_000 if millis % 1_000 == 0 => format!("{} s", millis / 1_000),
-        ..60_000 => format!("{}.{} s", millis / 1_000, millis % 1_000 / 100),
+        1_000..60_000 if millis.is_multiple_of(1_000) => format!("{} s", millis / 1_000),
+        1_000..60_000 => format!("{}.{} s", millis / 1_000, millis % 1_000 / 100),
         _ => cronkeeper_core::duration::format(Duration::from_secs(millis / 1_000)),
     }
 }
