@@ -61,7 +61,7 @@ fn nothing_starts_while_the_disk_is_full_and_all_goes_on_when_there_is_room() {
     a.await_after(seen, "coordination.unreachable", LONG, |_| true);
     let reports = a.events().named("coordination.unreachable");
     let at = |index: usize| reports[index].text("timestamp").parse::<Timestamp>().unwrap();
-    let pause = i64::try_from(reports[0].number("repeat_ms").unwrap()).unwrap();
+    let pause = reports[0].number("repeat_ms").expect("the pause is named");
     assert!(pause >= 5_000 && at(1).duration_since(at(0)).as_millis() + 50 >= i128::from(pause), "{reports:?}");
     assert!(a.events().named("run.started").len() <= started + 1, "runs begin though they cannot be recorded");
     assert!(cli_text(a.spec(), &["status"]).contains("tick"));
