@@ -5,8 +5,8 @@
 //! its context.
 //!
 //! ```text
-//! info!(target: TARGET, event = log_event::RUN_STARTED, …) ─▶ filter ─▶ repeated ─▶ terminal | text | json ─▶ sink ─▶ stderr
-//!                                                                             └▶ journal ───▶ sink ─▶ journald
+//! log!(RUN_STARTED, …) ─▶ filter ─▶ sentence ─▶ terminal | text | json ─▶ sink ─▶ stderr
+//!                                            └▶ journal ───▶ sink ─▶ journald
 //! ```
 //!
 //! Job output has the target [`OUTPUT`]: it is the first to be dropped when stderr is too slow, and
@@ -16,7 +16,7 @@ mod filter;
 mod journal;
 mod json;
 mod line;
-mod repeated;
+mod sentence;
 pub mod sink;
 mod terminal;
 mod text;
@@ -33,9 +33,9 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 pub use filter::{BadFilter, LogFilter};
 
 use cronkeeper_core::clock;
-use cronkeeper_core::log_event::{self, TARGET};
+use cronkeeper_core::log;
 use cronkeeper_core::term::NodeName;
-use repeated::Repeated;
+use sentence::Scene;
 use sink::{Destination, LineCounts, Sink};
 
 /// The `tracing` target of `run.output`.
@@ -44,7 +44,7 @@ pub const OUTPUT: &str = "cronkeeper::output";
 /// Format of log lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Format {
-    /// Readable lines: short sentences on a terminal, fields elsewhere
+    /// A sentence for each event
     Text,
     /// One JSON object per line
     Json,
@@ -72,11 +72,18 @@ pub struct Telemetry {
 
 /// Sets up logging. Without a `format` it logs to the journal if stderr leads there, and as text otherwise.
 ///
+/// `service` is what the node depends on, as people call it.
+///
 /// It starts a thread, so the warden must have been forked before.
 ///
 /// # Errors
 /// When the thread cannot be started, logging is already set up, or `format` is `Journald` and no journal listens.
-pub fn init(format: Option<Format>, filter: &LogFilter, node: &NodeName) -> Result<Telemetry, InitError> {
+pub fn init(
+    format: Option<Format>,
+    filter: &LogFilter,
+    node: &NodeName,
+    service: &'static str,
+) -> Result<Telemetry, InitError> {
     let stderr = io::stderr();
     let journal = || Destination::journal(journal::SOCKET);
     let (format, destination) = match format {
@@ -90,18 +97,17 @@ pub fn init(format: Option<Format>, filter: &LogFilter, node: &NodeName) -> Resu
     };
     let sink = Sink::start(destination, report_lost).map_err(InitError::Thread)?;
     let layer = tracing_subscriber::fmt::layer().with_writer(sink.clone()).log_internal_errors(false);
-    let registry = tracing_subscriber::registry().with(filter.to_env_filter()).with(Repeated::default());
+    let registry = tracing_subscriber::registry().with(filter.to_env_filter());
+    let (scene, is_for_journal) = (Scene { service, now: wall }, is_journal(&stderr));
+    let plain = layer.with_ansi(false);
     let set = match format {
-        Format::Json => {
-            registry.with(layer.with_ansi(false).event_format(json::Json::new(node, is_journal(&stderr)))).try_init()
-        }
-        Format::Journald => registry.with(layer.with_ansi(false).event_format(journal::Journal::new(node))).try_init(),
+        Format::Json => registry.with(plain.event_format(json::Json::new(node, scene, is_for_journal))).try_init(),
+        Format::Journald => registry.with(plain.event_format(journal::Journal::new(node, scene))).try_init(),
         Format::Text if stderr.is_terminal() => {
-            registry.with(layer.with_ansi(has_colours()).event_format(terminal::Terminal::new(node))).try_init()
+            let terminal = terminal::Terminal::new(node, scene);
+            registry.with(plain.with_ansi(has_colours()).event_format(terminal)).try_init()
         }
-        Format::Text => {
-            registry.with(layer.with_ansi(false).event_format(text::Text::new(node, is_journal(&stderr)))).try_init()
-        }
+        Format::Text => registry.with(plain.event_format(text::Text::new(scene, is_for_journal))).try_init(),
     };
     set.map_err(|_| InitError::Already)?;
     log_panics(sink.clone());
@@ -158,12 +164,7 @@ fn is_named(stream: impl AsFd, name: &str) -> bool {
 
 /// Logs how many lines were dropped.
 fn report_lost(lost: LineCounts) {
-    tracing::warn!(
-        target: TARGET,
-        event = log_event::LOG_DROPPED,
-        output_lines = lost.output,
-        other_lines = lost.other,
-    );
+    log!(LOG_DROPPED, output_lines = lost.output, other_lines = lost.other);
 }
 
 /// Logs panics as events: the standard output of a panic would break the JSON format, and writing it could block.
@@ -171,7 +172,7 @@ fn log_panics(sink: Sink) {
     std::panic::set_hook(Box::new(move |panic| {
         let place = panic.location().map(ToString::to_string).unwrap_or_default();
         let what = panic.payload_as_str().unwrap_or("no text");
-        tracing::error!(target: TARGET, event = log_event::INTERNAL_ERROR, place, "panic: {what}");
+        log!(INTERNAL_ERROR, place, "panic: {what}");
         sink.flush(Duration::from_secs(1));
     }));
 }

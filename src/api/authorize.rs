@@ -14,23 +14,21 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use axum::extract::{FromRequestParts, MatchedPath, RawPathParams, Request, State};
-use axum::http::request::Parts;
-use axum::http::{Extensions, Method, StatusCode};
-use axum::middleware::Next;
-use axum::response::{IntoResponse as _, Response};
-use tokio::runtime::Handle;
-use tokio::time::sleep;
-use tracing::{info, warn};
-
 use super::caller::{self, Caller, Grant};
 use super::minutes::{Counted, MINUTE, Minutes, Sender};
 use super::network::{Network, Visibility};
 use super::roles::{Need, Role, need, role_of};
 use super::{ApiState, RefusedRequest};
+use axum::extract::{FromRequestParts, MatchedPath, RawPathParams, Request, State};
+use axum::http::request::Parts;
+use axum::http::{Extensions, Method, StatusCode};
+use axum::middleware::Next;
+use axum::response::{IntoResponse as _, Response};
 use cronkeeper_core::clock::system;
 use cronkeeper_core::escape::short;
-use cronkeeper_core::log_event::{self, TARGET};
+use cronkeeper_core::log;
+use tokio::runtime::Handle;
+use tokio::time::sleep;
 
 /// Changes of a caller in a minute, refused for its role, that have a line of their own.
 const SINGLE: u64 = 10;
@@ -262,8 +260,7 @@ impl Refusals {
         loop {
             sleep(MINUTE).await;
             let Some(count) = self.minutes().end(sender, system::uptime()) else { return };
-            let event = log_event::OPERATOR_REFUSED;
-            warn!(target: TARGET, event, peer = %sender, count, "{count} more requests of {sender} were refused in a minute");
+            log!(WARN OPERATOR_REFUSED, peer = %sender, count, "{count} more requests from {sender} were refused in a minute");
         }
     }
 
@@ -280,14 +277,12 @@ impl Asked {
         let who = by.map_or_else(|| format!("somebody at {caller}"), str::to_owned);
         let is_refused = code.is_some_and(|code| code.is_client_error());
         let text = format!("{what} by {who} {}: {reason}", if is_refused { "refused" } else { "failed" });
-        let (event, code) = (log_event::OPERATOR_REFUSED, code.map(|code| code.as_u16()));
+        let code = code.map(|code| code.as_u16());
         match code {
-            Some(403) => warn!(
-                target: TARGET, event, request = what, job, run, to, by, role, peer = %caller, code, reason, "{text}"
-            ),
-            _ => info!(
-                target: TARGET, event, request = what, job, run, to, by, role, peer = %caller, code, reason, "{text}"
-            ),
+            Some(403) => {
+                log!(WARN OPERATOR_REFUSED, request = what, job, run, to, by, role, peer = %caller, code, reason, "{text}");
+            }
+            _ => log!(OPERATOR_REFUSED, request = what, job, run, to, by, role, peer = %caller, code, reason, "{text}"),
         }
     }
 }

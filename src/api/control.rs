@@ -16,7 +16,6 @@ use jiff::{SignedDuration, Timestamp};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::time::timeout;
-use tracing::info;
 use uuid::Uuid;
 
 use super::admission::Admitted;
@@ -29,11 +28,9 @@ use crate::status::{HistoryEntry, Status};
 use cronkeeper_core::clock::system;
 use cronkeeper_core::job::JobName;
 use cronkeeper_core::ledger::{Followed, OperatorError, OperatorFuture};
-use cronkeeper_core::log_event::{self, TARGET};
+use cronkeeper_core::log;
 use cronkeeper_core::run::{KillRequest, Parameters, Reason, RunId, RunState, TriggerRecord};
 use cronkeeper_core::term::NodeName;
-
-pub(super) const REQUESTED: &str = log_event::OPERATOR_REQUESTED;
 
 /// Ends that are older than this are in every answer.
 const LATELY: SignedDuration = SignedDuration::from_secs(5);
@@ -186,10 +183,7 @@ impl ApiState {
         // Without the values: the log may go to others than the ledger.
         let Actor { by, role, peer, .. } = actor;
         let role = role.as_str();
-        info!(
-            target: TARGET, event = REQUESTED, request = "trigger", %job, %run, to = on, by, role, peer,
-            parameters = names, "{by} requested a run of the job"
-        );
+        log!(OPERATOR_REQUESTED, request = "trigger", %job, %run, to = on, by, role, peer, parameters = names);
         Ok(Triggered { run, notes })
     }
 
@@ -235,10 +229,7 @@ impl ApiState {
             return Err(RefusedRequest::new(StatusCode::NOT_FOUND, format!("run `{run}` is not in flight")));
         };
         let (request, job, role) = ("kill", run.job(), role.as_str());
-        info!(
-            target: TARGET, event = REQUESTED, request, %job, %run, force, by, role, peer,
-            "{by} requested the end of the run"
-        );
+        log!(OPERATOR_REQUESTED, request, %job, %run, force, by, role, peer);
         Ok(Killing { state })
     }
 }

@@ -37,7 +37,6 @@ use axum::response::{IntoResponse, Response};
 use tokio::time::sleep;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
-use tracing::info;
 
 pub use self::host::HostName;
 use self::proof::{Accepted, Asked, BadProof};
@@ -57,7 +56,7 @@ use super::serve::LocalAddress;
 use crate::option_file::OptionFile;
 use cronkeeper_core::clock::system;
 use cronkeeper_core::election::ApiAddress;
-use cronkeeper_core::log_event::{self, TARGET};
+use cronkeeper_core::log;
 use cronkeeper_core::term::NodeName;
 
 /// What nodes fetch from each other, with `*` for one part of the path.
@@ -308,10 +307,7 @@ impl Network {
             return Err(self.refuse_token(caller, connection, WRONG.to_owned()).await);
         };
         let Identity { name, role } = identity;
-        info!(
-            target: TARGET, event = log_event::API_SIGNED_IN, %caller, by = &*name, role = role.as_str(),
-            "{name} has signed in on the page, at {caller}"
-        );
+        log!(API_SIGNED_IN, %caller, by = &*name, role = role.as_str());
         Ok(session::cookie(&self.sessions.open(digest), self.files.tls.is_some()))
     }
 

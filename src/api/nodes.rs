@@ -13,19 +13,16 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, timeout};
-use tracing::info;
 use uuid::Uuid;
 
 use super::authorize::{Actor, ApiActor};
-use super::control::{
-    PathParam, READ, REQUESTED, RequestBody, TIMEOUT, limited_reason, parse_body, unavailable, whole_second,
-};
+use super::control::{PathParam, READ, RequestBody, TIMEOUT, limited_reason, parse_body, unavailable, whole_second};
 use super::{ApiState, RefusedRequest};
 use crate::status::Status;
 use cronkeeper_core::clock::system;
 use cronkeeper_core::election::{Candidate, Queue, TransferError};
 use cronkeeper_core::ledger::ForgetNode;
-use cronkeeper_core::log_event::TARGET;
+use cronkeeper_core::log;
 use cronkeeper_core::run::{Drain, HandoverRequest};
 use cronkeeper_core::suggest::{did_you_mean, nearest};
 use cronkeeper_core::term::{CandidateName, NodeName};
@@ -170,10 +167,7 @@ impl ApiState {
         let replaced = self.recorded(self.sources.operator.drain(node.clone(), drain.clone())).await?;
         let reason = drain.reason.as_deref();
         let (Actor { by, peer, .. }, role) = (&actor, actor.role.as_str());
-        info!(
-            target: TARGET, event = REQUESTED, request = "drain", to = %node, by, role, peer, reason,
-            "{by} drained {node}"
-        );
+        log!(OPERATOR_REQUESTED, request = "drain", to = %node, by, role, peer, reason);
         let is_out = |queue: &Queue| !queue.candidates.iter().any(|queued| queued.node.as_ref() == Some(&node));
         let is_out = self.queue_with(until, is_out).await.is_some();
         Ok(Drained { node, drained: drain, replaced, is_out })
@@ -186,9 +180,7 @@ impl ApiState {
             return Ok(Undrained { node, was });
         }
         let (Actor { by, peer, .. }, role) = (&actor, actor.role.as_str());
-        info!(
-            target: TARGET, event = REQUESTED, request = "undrain", to = %node, by, role, peer, "{by} undrained {node}"
-        );
+        log!(OPERATOR_REQUESTED, request = "undrain", to = %node, by, role, peer);
         Ok(Undrained { node, was })
     }
 
@@ -215,10 +207,7 @@ impl ApiState {
             }
         }
         let (Actor { by, peer, .. }, role) = (&actor, actor.role.as_str());
-        info!(
-            target: TARGET, event = REQUESTED, request = "forget", to = %node, by, role, peer,
-            "{by} had {node} forgotten"
-        );
+        log!(OPERATOR_REQUESTED, request = "forget", to = %node, by, role, peer);
         Ok(ForgottenNode { node })
     }
 
@@ -227,10 +216,7 @@ impl ApiState {
         let named = to.clone();
         let next = named.as_ref().map(NodeName::as_str);
         let (Actor { by, peer, .. }, role) = (&actor, actor.role.as_str());
-        info!(
-            target: TARGET, event = REQUESTED, request = "handover", to = next, by, role, peer,
-            "{by} requested a handover"
-        );
+        log!(OPERATOR_REQUESTED, request = "handover", to = next, by, role, peer);
         let queue = self.read_queue().await;
         let own = Arc::clone(&self.sources.status.borrow());
         let leads = {

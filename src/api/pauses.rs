@@ -9,11 +9,10 @@ use axum::http::StatusCode;
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 use tokio::time::{Duration, Instant, sleep, timeout, timeout_at};
-use tracing::info;
 use uuid::Uuid;
 
 use super::authorize::{Actor, ApiActor};
-use super::control::{PathParam, REQUESTED, RequestBody, TIMEOUT, limited_reason, parse_body, whole_second};
+use super::control::{PathParam, RequestBody, TIMEOUT, limited_reason, parse_body, whole_second};
 use super::show::job_name;
 use super::{ApiState, RefusedRequest};
 use cronkeeper_core::clock::{later, system};
@@ -21,7 +20,7 @@ use cronkeeper_core::duration;
 use cronkeeper_core::job::{Job, JobName, JobSet};
 use cronkeeper_core::ledger::filter::JobPattern;
 use cronkeeper_core::ledger::{ControlEntry, Each};
-use cronkeeper_core::log_event::TARGET;
+use cronkeeper_core::log;
 use cronkeeper_core::run::{LONGEST_HOLD, Pause, Resume, RunId};
 use cronkeeper_core::suggest::{counted, did_you_mean, nearest};
 
@@ -180,10 +179,7 @@ impl ApiState {
         let pausing = self.sources.operator.pause(job.clone(), Uuid::new_v4(), paused.clone());
         let replaced = self.recorded(pausing).await?;
         let (by, reason, role, peer) = (&paused.by, paused.reason.as_deref(), actor.role.as_str(), actor.peer);
-        info!(
-            target: TARGET, event = REQUESTED, request = "pause", %job, by, role, peer, reason,
-            "{by} requested a pause of the job"
-        );
+        log!(OPERATOR_REQUESTED, request = "pause", %job, by, role, peer, reason);
         self.await_held(|of| *of == job).await;
         Ok(Paused { paused, replaced })
     }
@@ -214,10 +210,7 @@ impl ApiState {
         };
         let Actor { by, role, peer, .. } = actor;
         let role = role.as_str();
-        info!(
-            target: TARGET, event = REQUESTED, request = "resume", %job, by, role, peer,
-            "{by} requested that the job be resumed"
-        );
+        log!(OPERATOR_REQUESTED, request = "resume", %job, by, role, peer);
         let resumed = timeout_at(until, operator.resumed(job.clone(), pause)).await;
         self.reads.changed();
         let error = match resumed {
@@ -249,10 +242,7 @@ impl ApiState {
         let asked = jobs.into_iter().map(|job| (job, Uuid::new_v4())).collect();
         let Each { done, failed } = self.recorded(self.sources.operator.pause_all(asked, paused.clone())).await?;
         let (by, reason, role, peer) = (&paused.by, paused.reason.as_deref(), actor.role.as_str(), actor.peer);
-        info!(
-            target: TARGET, event = REQUESTED, request = "pause", by, role, peer, reason,
-            "{by} requested a pause of {count}"
-        );
+        log!(OPERATOR_REQUESTED, request = "pause", by, role, peer, reason, "{count}");
         self.await_held(|job| done.contains_key(job)).await;
         let jobs = done.keys().cloned().collect();
         let replaced = done.into_iter().filter_map(|(job, was)| Some((job, was?))).collect();
@@ -275,10 +265,7 @@ impl ApiState {
         let Each { done, failed } = self.recorded(operator.request_resumes(jobs, resume)).await?;
         let Actor { by, role, peer, .. } = actor;
         let role = role.as_str();
-        info!(
-            target: TARGET, event = REQUESTED, request = "resume", by, role, peer,
-            "{by} requested that {count} be resumed"
-        );
+        log!(OPERATOR_REQUESTED, request = "resume", by, role, peer, "{count}");
         let asked: BTreeMap<JobName, Uuid> = done.into_iter().filter_map(|(job, id)| Some((job, id?))).collect();
         let pending = self.still_paused(&asked, until).await;
         let jobs = asked.into_keys().filter(|job| !pending.contains(job)).collect();

@@ -7,15 +7,14 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
-use tracing::info;
 use uuid::Uuid;
 
 use super::authorize::{Actor, ApiActor};
-use super::control::{PathParam, REQUESTED, RequestBody, parse_body, whole_second};
+use super::control::{PathParam, RequestBody, parse_body, whole_second};
 use super::{ApiState, RefusedRequest};
 use cronkeeper_core::clock::instant;
 use cronkeeper_core::job::{Job, JobName};
-use cronkeeper_core::log_event::TARGET;
+use cronkeeper_core::log;
 use cronkeeper_core::run::{NotRecounted, RecountRequest, Recounted, RunId};
 
 /// The body of `POST /v1/jobs/{job}/recount`.
@@ -69,10 +68,7 @@ impl ApiState {
             Ok(Recounted { from, listed, in_flight }) => {
                 let Actor { by, role, peer, .. } = actor;
                 let role = role.as_str();
-                info!(
-                    target: TARGET, event = REQUESTED, request = "recount", %job, by, role, peer,
-                    "{by} had the job counted from {} on again", instant(from)
-                );
+                log!(OPERATOR_REQUESTED, request = "recount", %job, by, role, peer);
                 let next = definition.and_then(|job| next_due(&job, from, &listed));
                 let listed_until = listed.last().copied();
                 Ok(Recounting { at, from, next, listed: listed.len(), listed_until, in_flight })

@@ -15,7 +15,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use tokio::sync::{oneshot, watch};
 use tokio::time::{sleep, timeout};
-use tracing::{debug, info, warn};
+use tracing::debug;
 
 use super::{Archive, Item, Shared};
 use cronkeeper_core::clock::system;
@@ -24,9 +24,9 @@ use cronkeeper_core::election::Defined;
 use cronkeeper_core::job::JobSet;
 use cronkeeper_core::ledger::filter::Position;
 use cronkeeper_core::ledger::{Filter, Window};
-use cronkeeper_core::log_event::{self, TARGET};
+use cronkeeper_core::log;
+use cronkeeper_core::log_event::TARGET;
 use cronkeeper_core::run::HistoryRecord;
-use cronkeeper_core::suggest::counted;
 use cronkeeper_core::term::NodeName;
 
 /// How much earlier than the doubt a record may have ended, in microseconds: an end waits for its answer, and clocks
@@ -191,16 +191,10 @@ fn may_be_of(node: &NodeName, record: &HistoryRecord) -> bool {
 impl Copied {
     fn log(&self, missing: Missing) {
         if self.records > 0 {
-            let (event, records) = (log_event::ARCHIVE_COPIED, self.records);
-            let copied = counted(records, "record");
-            info!(target: TARGET, event, records, "copied {copied} of the history that this node's archive lacked from the ledger");
+            log!(ARCHIVE_COPIED, records = self.records);
         }
         if let Some((since, until)) = self.gap(missing) {
-            let event = log_event::ARCHIVE_INCOMPLETE;
-            warn!(
-                target: TARGET, event, %since, %until,
-                "the history may lack runs and skips of this node that ended between {since} and {until}: its last process did not write them to its archive, and the ledger has trimmed them since",
-            );
+            log!(ARCHIVE_INCOMPLETE, %since, %until);
         }
     }
 

@@ -10,14 +10,15 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
-use tracing::{info, warn};
+use tracing::warn;
 
 use super::copy::Doubt;
 use super::store::{self, ArchiveError, Store};
 use super::{Closing, Item, Limits};
 use cronkeeper_cluster::sqlite::FileIdentity;
 use cronkeeper_core::clock::system;
-use cronkeeper_core::log_event::{self, TARGET};
+use cronkeeper_core::log;
+use cronkeeper_core::log_event::TARGET;
 use cronkeeper_core::run::HistoryRecord;
 use cronkeeper_core::term::NodeName;
 
@@ -349,14 +350,7 @@ impl Writer {
         let lost = lost + known.as_ref().map_or(0, |known| known.lost);
         if !is_logged {
             let path = self.path.display();
-            warn!(
-                target: TARGET,
-                event = log_event::ARCHIVE_FAILED,
-                %path,
-                %error,
-                lost,
-                "the archive of the history, {path}, cannot be written: {error}",
-            );
+            log!(ARCHIVE_FAILED, %path, %error, lost);
         }
         if lost > 0 {
             self.doubt.raise(system::now().wall);
@@ -367,8 +361,7 @@ impl Writer {
 
     fn recovered(&mut self) {
         if let Some(Failure { lost, .. }) = self.failure.take() {
-            let (event, path) = (log_event::ARCHIVE_RECOVERED, self.path.display());
-            info!(target: TARGET, event, %path, lost, "the archive of the history is written again");
+            log!(ARCHIVE_RECOVERED, path = %self.path.display(), lost);
         }
     }
 }

@@ -19,7 +19,7 @@ use nix::sys::signal::SigSet;
 use tokio::runtime::{Handle, Runtime};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
-use tracing::{error, info, warn};
+use tracing::{error, warn};
 
 use self::backend::Backend;
 use self::listeners::Listeners;
@@ -55,7 +55,8 @@ use cronkeeper_core::election::Place;
 use cronkeeper_core::engine::Engine;
 use cronkeeper_core::event_loop::{self, EventLoop, Stopped};
 use cronkeeper_core::ledger::forgetting::ForgetAfter;
-use cronkeeper_core::log_event::{self, TARGET};
+use cronkeeper_core::log;
+use cronkeeper_core::log_event::TARGET;
 use cronkeeper_core::term::NodeName;
 
 /// The daemon's loop counts as stuck after this long without a turn.
@@ -183,7 +184,7 @@ impl Args {
         let warden =
             Warden::spawn().map_err(|source| Error::System { what: "the warden cannot be started", source })?;
         let open_files = raise_open_files();
-        let _log = telemetry::init(self.log_format, &self.log, &startup.node)?;
+        let _log = telemetry::init(self.log_format, &self.log, &startup.node, backend::service(&self)?)?;
         // Kills what a dead daemon left in its cgroups. The backend kills the rest, which it finds by its records.
         hierarchy::reap(backend::KILL_TIMEOUT);
         let backend = Backend::open(&self, &startup)?;
@@ -267,7 +268,7 @@ impl Args {
         let listen = listeners.published();
         let now = system::now();
         let name = backend.name();
-        info!(target: TARGET, event = log_event::NODE_STARTED, version = env!("CARGO_PKG_VERSION"), backend = name, jobs = jobs.set.jobs.len());
+        log!(NODE_STARTED, version = env!("CARGO_PKG_VERSION"), backend = name, jobs = jobs.set.jobs.len());
         let forget_after = ForgetAfter { jobs: self.forget_jobs_after.0, nodes: self.forget_nodes_after.0 };
         let started = backend.start(&node, forget_after, custody).await?;
         let mut view = View::new(node.clone(), name, self.jobs.path.clone(), &jobs.set, now);
@@ -365,7 +366,7 @@ impl Args {
         // Blocking is fine here and below: the node has left, and there is nothing else left to do.
         archive.close(matches!(stopped, Stopped::Asked));
         let reason = stopped.to_string();
-        info!(target: TARGET, event = log_event::NODE_STOPPED, reason);
+        log!(NODE_STOPPED, reason);
         match &stopped {
             Stopped::Asked => return Ok(()),
             Stopped::WardenGone(left) => {
@@ -415,8 +416,7 @@ fn kept_output(state_dir: &Path, retention: OutputRetention) -> ((OutputQueue, O
     match output::open(&directory, retention) {
         Ok((queue, reader, store)) => ((queue, Some(reader)), Some(store)),
         Err(error) => {
-            let (event, path) = (log_event::OUTPUT_FAILED, directory.display());
-            error!(target: TARGET, event, %path, %error, "the output of runs is not kept: {path}: {error}");
+            log!(ERROR OUTPUT_FAILED, path = %directory.display(), %error, "keep");
             Default::default()
         }
     }

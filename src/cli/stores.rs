@@ -14,7 +14,7 @@ use uuid::Uuid;
 use super::Error;
 use cronkeeper_cluster::observed::{Heads, Observed, OnTokio};
 use cronkeeper_cluster::state_dir::BackendIdentity;
-use cronkeeper_cluster::store::Rewinds;
+use cronkeeper_cluster::store::{Rewinds, Store};
 use cronkeeper_cluster::{etcd, postgres, redis};
 use cronkeeper_core::clock::system::SystemClock;
 
@@ -143,6 +143,11 @@ impl NamedStore {
             Self::Etcd(_) => "etcd",
             Self::Redis(_) => "redis",
         }
+    }
+
+    /// The store as people call it.
+    pub(super) fn service(&self) -> &'static str {
+        for_store!(self, _settings, S => <S as Store>::SERVICE)
     }
 
     /// What a state directory remembers of it.

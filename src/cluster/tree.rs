@@ -426,13 +426,14 @@ pub enum Ownership {
     Own,
     /// The session's node and everybody, by configuration; the text says who everybody is, and why.
     OwnAndEverybody(&'static str),
-    /// Everybody; likewise.
+    /// Everybody, because no identity is configured for the node; likewise.
+    Unowned(&'static str),
+    /// Everybody, against what is configured; likewise.
     Everybody(&'static str),
 }
 
 /// What it means that a cluster's data is open.
-pub const RISK: &str = "Everybody who can write there can trigger, pause and kill any job and stop the cluster; \
-                        everybody who can read there sees the output of jobs";
+pub const RISK: &str = "Whoever can write there controls all jobs; whoever can read there sees their output";
 
 /// What [`Session::secure`] has done.
 #[derive(Debug, Default)]

@@ -47,7 +47,7 @@ pub mod lease;
 /// Runs: ids, records, ends, skips, links, and the journal of those on this host.
 pub mod run;
 
-/// Log events: names, fields and default messages.
+/// Log events: names, levels, fields and sentences.
 pub mod log_event;
 
 // The ports.

@@ -1,7 +1,28 @@
-//! Log events that alerts and dashboards rely on.
+//! The events of the log: what others rely on, and what they say.
 //!
-//! Each has a name, a list of fields, and a default message for log lines without one of their own. The list is the
-//! one in docs/contract.md. A line may have more fields than are listed, and leaves out those that do not apply.
+//! This table is the only place that says how an event is called, at which level it is logged, which fields it has,
+//! and which sentence stands for it. A terminal, the journal's MESSAGE, text lines and JSON's `message` all show the
+//! sentence; alerts and dashboards rely on the rest, which is docs/contract.md's. A line may have more fields than are
+//! listed, and leaves out those that do not apply.
+//!
+//! ERROR: somebody must act now, or a promise is at risk. WARN: something was lost or late, or will need somebody.
+//! INFO: the course of nodes, terms and runs. DEBUG: reasons. Of several levels the line that is logged says which.
+//!
+//! A sentence is made of the line's fields:
+//!
+//! ```text
+//! {name}          a field, or a word that is computed of several (`telemetry::sentence` in the program)
+//! {name_ms}       a length of time, `2.3 s`
+//! {@name}         an instant, `03:38:15Z`, with its day if that is not today
+//! {name:noun}     a number of things, `1 run`, `2 runs`
+//! {message}       what only the place that logs the line can say
+//! [; for {name}]  left out if one of its fields is missing, or 0
+//! ```
+//!
+//! An event with the field `job` is about the job, and its sentence goes on after the job's name: `backup started`. If
+//! it begins with a colon, the job is not its subject: `backup: this node refuses it`.
+
+use tracing::Level;
 
 /// The `tracing` target of the daemon's own events.
 pub const TARGET: &str = "cronkeeper";
@@ -10,194 +31,262 @@ pub const TARGET: &str = "cronkeeper";
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
     pub name: &'static str,
-    /// Used as the line's `message` when the line has none of its own.
-    pub message: &'static str,
+    /// The level; several if it depends on what has happened.
+    pub levels: &'static [Level],
     pub fields: &'static [&'static str],
+    pub sentence: &'static str,
 }
 
 pub fn by_name(name: &str) -> Option<&'static Event> {
     EVENTS.iter().find(|event| event.name == name)
 }
 
+/// Logs an event of the table: its name, its level if it has several, then fields and a text as `tracing` takes them.
+///
+/// ```ignore
+/// log!(RUN_STARTED, %job, %run, attempt);
+/// log!(WARN RUN_FINISHED, %job, %run, outcome);
+/// ```
+#[macro_export]
+macro_rules! log {
+    ($level:ident $event:ident $(, $($field:tt)*)?) => {
+        tracing::event!(
+            target: $crate::log_event::TARGET,
+            tracing::Level::$level,
+            event = $crate::log_event::$event
+            $(, $($field)*)?
+        )
+    };
+    ($event:ident $(, $($field:tt)*)?) => {
+        tracing::event!(
+            target: $crate::log_event::TARGET,
+            $crate::log_event::level::$event,
+            event = $crate::log_event::$event
+            $(, $($field)*)?
+        )
+    };
+}
+
 macro_rules! events {
-    ($($id:ident $name:literal $message:literal [$($field:ident),*];)*) => {
+    ($($id:ident $name:literal $($level:ident)|+ [$($field:ident),*] $sentence:literal;)*) => {
         $(
-            #[doc = concat!("`", $name, "`: ", $message, ".")]
+            #[doc = concat!("`", $name, "`: ", $sentence, ".")]
             pub const $id: &str = $name;
         )*
 
-        pub const EVENTS: &[Event] =
-            &[$(Event { name: $name, message: $message, fields: &[$(stringify!($field)),*] }),*];
+        /// The level of each event, by the name of its constant; the first if it has several.
+        pub mod level {
+            use tracing::Level;
+            $(pub const $id: Level = [$(Level::$level),+][0];)*
+        }
+
+        pub const EVENTS: &[Event] = &[$(Event {
+            name: $name,
+            levels: &[$(Level::$level),+],
+            fields: &[$(stringify!($field)),*],
+            sentence: $sentence,
+        }),*];
     };
 }
 
 events! {
-    NODE_STARTED "node.started" "the node started" [version, backend, jobs];
-    NODE_STATE "node.state" "the current state of the node" [state];
-    NODE_DRAINING "node.draining" "the node waits for its runs to end; a second signal kills them at once"
-        [runs, waits_for, timeout_ms];
-    NODE_DRAINED "node.drained" "an operator drained the node: it leads no more, and its runs go on to their end"
-        [by, reason, runs, waits_for];
-    NODE_UNDRAINED "node.undrained" "the node is no longer drained, and joins the queue again" [by];
-    NODE_STOPPING "node.stopping" "the node was asked again to stop: it kills its runs" [runs];
-    NODE_STOPPED "node.stopped" "the node stopped" [reason];
-    NODE_UNSETTLED "node.unsettled" "the node stops before the ledger has the ends of all its runs" [runs];
-    NODE_STUCK "node.stuck" "the daemon's loop is stuck" [stood_ms];
-    NODE_UNSTUCK "node.unstuck" "the daemon's loop turns again" [];
-    NODE_STOOD_STILL "node.stood_still" "this process stood still" [stood_ms];
-    JOBS_LOADED "jobs.loaded" "the jobs were loaded"
-        [path, jobs, digest, added, changed, removed, added_jobs, changed_jobs, removed_jobs];
-    JOBS_REJECTED "jobs.rejected" "the jobs file is invalid; keeping the jobs loaded before"
-        [path, errors, first, last_good];
-    JOBS_ERROR "jobs.error" "a further error of a jobs file that is invalid" [path];
-    JOBS_WARNING "jobs.warning" "the jobs file is valid, but probably not what was meant" [path];
-    JOBS_UNWATCHED "jobs.unwatched" "changes of the jobs file are noticed late: it cannot be watched" [path, error];
-    JOBS_UNCOPIED "jobs.uncopied" "the jobs were not copied, so a start without a valid jobs file would fail"
-        [path, error];
-    JOBS_DRIFT "jobs.drift" "another node has loaded another jobs file" [other, digest, other_digest];
-    ZONES_DRIFT "zones.drift" "another node has different time zone data" [other, tzdata, other_tzdata];
-    JOBS_DRIFT_ENDED "jobs.drift_ended" "the other node has the same jobs file again" [other];
-    ZONES_DRIFT_ENDED "zones.drift_ended" "the other node has the same time zone data again" [other];
-    MEMBER_GONE "member.gone" "another node is gone" [other, reason, last_seen];
-    MEMBER_BACK "member.back" "another node is back" [other, gone_since];
-    NODE_SUSPECT "node.suspect" "another node does not accept in time what is placed there; others get runs first"
-        [other];
-    NODE_FORGOTTEN "node.forgotten" "jobs on every node no longer count on a node that is gone" [other];
-    ELECTION_JOINED "election.joined" "the node joined the queue" [candidate];
-    ELECTION_FOLLOWING "election.following" "the node is waiting behind its predecessor in the queue"
-        [candidate, predecessor, predecessor_node, leader_node];
-    ELECTION_OBSERVING "election.observing" "the node never leads, and has looked who does" [leader_node];
-    ELECTION_UNFIT "election.unfit" "the node cannot lead, so it goes to the end of the queue" [path];
-    ELECTION_ALL_DRAINED "election.all_drained" "nobody leads and no job runs: every node is drained" [nodes];
-    ELECTION_NOBODY_MAY_LEAD "election.nobody_may_lead" "nobody leads: no node that may lead is alive" [nodes];
-    LEADER_ELECTED "leader.elected" "the node became the leader" [candidate, token, took_ms, after];
-    LEADER_RESIGNED "leader.resigned" "the node resigned as leader" [token, reason];
-    LEADER_LOST "leader.lost" "the node lost leadership" [token, reason];
-    LEADER_HANDING_OVER "leader.handing_over" "the leader hands leadership over by its own decision" [to, reason];
-    LEADER_HANDOVER_FAILED "leader.handover_failed" "leadership was not handed over" [to, reason];
-    TAKEOVER_DONE "takeover.done" "the new leader has settled everything earlier leaders left open"
-        [token, settled, cut_off, missed, took_ms];
-    COORDINATION_EXAMINED "coordination.examined" "what the coordination service's commits are worth"
-        [service, durability, may_rewind];
-    COORDINATION_UNEXAMINED "coordination.unexamined" "the service no longer says what its commits are worth"
-        [service, error];
-    COORDINATION_FILLING "coordination.filling" "the coordination service has used up half of its space"
-        [service, used_mb, quota_mb];
-    COORDINATION_UNREACHABLE "coordination.unreachable" "the coordination service does not answer; retrying" [retry_ms];
-    COORDINATION_STALLED "coordination.stalled" "an operation that the node needs keeps failing" [error];
-    COORDINATION_RECOVERED "coordination.recovered" "what kept failing works again" [];
-    COORDINATION_FAILED "coordination.failed" "the node cannot take part until an operator acts" [error];
-    COORDINATION_DAMAGED "coordination.damaged" "ignoring a path that cannot be read, written or trusted" [path];
-    COORDINATION_REPAIRED "coordination.repaired" "a damaged path is written again" [path];
-    COORDINATION_EXPOSED "coordination.exposed" "cronkeeper's data in ZooKeeper is open to others" [];
-    COORDINATION_SECURED "coordination.secured" "the access lists are as the authentication file says" [changed];
-    COORDINATION_NUMBERS_LOW "coordination.numbers_low" "half of the sequence numbers of a path are used up" [path];
-    COORDINATION_NUMBERS_RESTARTED "coordination.numbers_restarted" "the sequence numbers of a path restarted at 0"
-        [path];
-    COORDINATION_SUSPENDED "coordination.suspended" "connection lost; the session may still be alive" [session, error];
-    COORDINATION_RESUMED "coordination.resumed" "connection restored; the session is still alive" [session];
-    COORDINATION_EXPIRED "coordination.expired" "the session expired" [session];
-    COORDINATION_RESTORED "coordination.restored" "the coordination service is back" [away_ms];
-    COORDINATION_REWOUND "coordination.rewound" "the coordination service has lost what it had acknowledged"
-        [job, run, outcome, mark, found, path, revision, until];
-    CLOCK_STEPPED "clock.stepped" "the system clock was stepped" [by_ms];
-    CLOCK_SKEWED "clock.skewed" "the node's clock differs from the coordination service's clock" [by_ms];
-    RUN_PLACED "run.placed" "the leader placed an attempt of a run on a node" [job, run, attempt, to];
-    RUN_REFUSED "run.refused" "the node refused a run that the leader had placed on it" [job, run, reason];
-    RUN_MOVED "run.moved" "the leader took a run back that its node had not accepted" [job, run, from, to, reason];
-    RUN_UNPLACED "run.unplaced" "a run waits because no node can take it" [job, run, why];
-    RUN_STARTED "run.started" "a run started"
-        [job, run, scheduled_at, attempt, token, pid, started_at, lateness_ms];
-    RUN_OUTPUT "run.output" "a run wrote a line of output" [job, run, stream, line];
-    RUN_FINISHED "run.finished" "a run ended"
-        [job, run, attempt, outcome, reason, detail, exit_code, signal, duration_ms, leftovers, dropped_bytes, by];
-    RUN_NOT_STARTED "run.not_started" "the process of an attempt could not be started"
-        [job, run, attempt, step, path, error];
-    RUN_UNSTARTED "run.unstarted" "an attempt could not be started; the leader will begin another"
-        [job, run, attempt, reason];
-    RUN_RETRYING "run.retrying" "an attempt failed; the run will be retried" [job, run, attempt, delay_ms];
-    RUN_KILLED "run.killed" "a run was killed here, and another node may begin it again" [job, run, attempt, reason];
-    RUN_SKIPPED "run.skipped" "occurrences were skipped" [job, run, scheduled_at, reason, count, first, last];
-    RUN_SUPERSEDED "run.superseded" "another node has already settled this run" [job, run, outcome];
-    RUN_DOUBTFUL "run.doubtful" "a run was begun again that may have ended by a commit that the service has lost"
-        [job, run, attempt];
-    RUN_CUT_OFF "run.cut_off" "the run's node is cut off and may still be running it" [job, run, owner, keep_until];
-    RUN_OUTLIVED "run.outlived" "the warden did not report the run dead in time; killing it without the warden"
-        [job, run];
-    RUN_UNKILLABLE "run.unkillable" "a process of the run survived SIGKILL" [run, pid];
-    RUN_OBSTRUCTED "run.obstructed" "the run's place in the ledger is taken by something else" [job, run];
-    WARDEN_FAILED "warden.failed" "the warden cannot be used as it should be" [error];
-    WARDEN_SILENT "warden.silent" "the warden has stopped responding; killing it and all running jobs" [runs];
-    LOCK_LOST "lock.lost" "somebody else has ended a lock of this run; killing it" [job, run, path];
-    LOCK_REVOKE_REQUESTED "lock.revoke_requested" "somebody asks to release a lock of this run" [job, run, path];
-    LOCK_REFUSED "lock.refused" "a lock of this run is refused; trying again" [job, run];
-    JOB_PAUSED "job.paused" "a job was paused" [job, by, reason];
-    JOB_RESUMED "job.resumed" "a job was resumed" [job, by];
-    JOB_TRIGGERED "job.triggered" "a job was triggered" [job, run, by, parameters];
-    JOB_FORGOTTEN "job.forgotten" "no node defines this job any more; its records were removed" [job, records];
-    JOB_EDITED "job.edited"
-        "the job's schedule is not the last leader's: what that one had due in between is not known, and not made up for"
-        [job, since, until];
-    JOB_MARK_AHEAD "job.mark_ahead" "the job's last scheduled time is in the future" [job];
-    JOB_RECOUNTED "job.recounted" "the job is counted from now on again, as an operator asked" [job, by, from, listed];
-    JOB_UNPLACEABLE "job.unplaceable" "no node can run the job" [job, why];
-    JOB_PLACEABLE "job.placeable" "a node can run the job again" [job];
-    ALARM_LATE "alarm.late" "a run did not start in time" [job, run, since, after_ms];
-    ALARM_LONG "alarm.long" "a run takes longer than it should" [job, run, since, after_ms];
-    ALARM_STALE "alarm.stale" "the job has not succeeded for too long" [job, since, after_ms];
-    ALARM_CLEARED "alarm.cleared" "an alarm of the job is over" [job, alarm, run, raised_at];
-    HISTORY_UNTRIMMED "history.untrimmed" "the job's history cannot be trimmed, so it grows" [job];
-    ARCHIVE_FAILED "archive.failed" "the archive of the history cannot be written; the ledger has the newest records"
-        [path, error, lost];
-    ARCHIVE_RECOVERED "archive.recovered" "the archive of the history is written again" [path, lost];
-    ARCHIVE_COPIED "archive.copied" "records of the history that the archive lacked were copied from the ledger"
-        [records];
-    ARCHIVE_INCOMPLETE "archive.incomplete" "the history may lack records of a process that was killed" [since, until];
-    OUTPUT_FAILED "output.failed" "the output of runs cannot be kept; the runs do not depend on it" [path, error];
-    OUTPUT_RECOVERED "output.recovered" "the output of runs is kept again" [path];
-    OPERATOR_REQUESTED "operator.requested" "an operator asked for something"
-        [request, job, run, to, by, role, peer, reason, parameters];
-    OPERATOR_REFUSED "operator.refused" "what an operator asked for is not done"
-        [request, job, run, to, by, role, peer, code, reason, count];
-    API_LISTENING "api.listening" "the API is served" [path, address];
-    API_FAILED "api.failed" "the API cannot be served on its socket; trying again" [error];
-    API_RELOADED "api.reloaded" "the token and the certificates were reloaded" [address];
-    API_REJECTED "api.rejected" "keeping the old token and certificates" [address, error];
-    API_UNENCRYPTED "api.unencrypted" "clients send their token unencrypted" [address];
-    API_REFUSED "api.refused" "requests with a wrong token were refused" [caller, count];
-    API_SIGNED_IN "api.signed_in" "somebody has signed in on the page" [caller, by, role];
-    STATE_FAILED "state.failed" "the state directory cannot be written" [run, error];
-    LOG_DROPPED "log.dropped" "log lines were dropped because they could not be written fast enough"
-        [output_lines, other_lines];
-    INTERNAL_ERROR "internal.error" "a bug of cronkeeper, please report it" [place];
-    HOOK_WITHOUT_FILE "hook.without_file" "a hook starts without a file of its job" [job, run, hook, step, path, error];
-    HOOK_FINISHED "hook.finished" "a hook ended" [job, run, hook, outcome, detail];
+    NODE_STARTED "node.started" INFO [version, backend, jobs]
+        "cronkeeper {version} started with {jobs:job}, backend {backend}";
+    NODE_STATE "node.state" INFO [state] "state of this node: {state}";
+    NODE_DRAINING "node.draining" INFO [runs, waits_for, timeout_ms]
+        "stopping[; waiting up to {timeout_ms} for {runs:run}: {waits_for}; Ctrl-C or a second signal kills them now]";
+    NODE_DRAINED "node.drained" INFO [by, reason, runs, waits_for]
+        "node drained by {by}[: {reason}]; it will not lead[, and {runs:run} will finish: {waits_for}]";
+    NODE_UNDRAINED "node.undrained" INFO [by] "node no longer drained; joining the queue again";
+    NODE_STOPPING "node.stopping" WARN [runs] "asked again to stop: killing {runs:run}";
+    NODE_STOPPED "node.stopped" INFO [reason] "stopped[: {reason}]";
+    NODE_UNSETTLED "node.unsettled" WARN [runs]
+        "stopping before the ledger has the ends of {runs:run}: the state directory keeps them, and `cronkeeper release` \
+         or the next start records them";
+    NODE_STUCK "node.stuck" WARN [stood_ms]
+        "the daemon's loop has been stuck for {stood_ms}, perhaps because the disk of the state directory hangs; {message}";
+    NODE_UNSTUCK "node.unstuck" INFO [] "the daemon's loop works again; rejoining";
+    NODE_STOOD_STILL "node.stood_still" WARN [stood_ms] "this process was stopped or frozen for {stood_ms}";
+    JOBS_LOADED "jobs.loaded" INFO
+        [path, jobs, digest, added, changed, removed, added_jobs, changed_jobs, removed_jobs]
+        "loaded {jobs:job} from {path}[; added {added_jobs}][; changed {changed_jobs}][; removed {removed_jobs}]";
+    JOBS_REJECTED "jobs.rejected" ERROR [path, errors, first, last_good]
+        "{path} has {errors:error}; keeping the previous jobs[ (the copy of {@last_good})]: {first}";
+    JOBS_ERROR "jobs.error" ERROR [path] "{message}";
+    JOBS_WARNING "jobs.warning" WARN [path] "{message}";
+    JOBS_UNWATCHED "jobs.unwatched" WARN [path, error]
+        "cannot watch {path}, so changes of the jobs file are noticed some seconds late: {error}";
+    JOBS_UNCOPIED "jobs.uncopied" WARN [path, error]
+        "cannot copy the jobs to the state directory, so a start with an invalid jobs file would fail: {error}";
+    JOBS_DRIFT "jobs.drift" WARN [other, digest, other_digest] "{other} has loaded a different jobs file";
+    ZONES_DRIFT "zones.drift" WARN [other, tzdata, other_tzdata]
+        "{other} has time zone data {other_tzdata}, this node {tzdata}: install the same tzdata on all nodes, or they may \
+         disagree about when a job is due";
+    JOBS_DRIFT_ENDED "jobs.drift_ended" INFO [other] "{other} has the same jobs file again";
+    ZONES_DRIFT_ENDED "zones.drift_ended" INFO [other] "{other} has the same time zone data again";
+    MEMBER_GONE "member.gone" WARN | INFO [other, reason, last_seen] "{other} {message}";
+    MEMBER_BACK "member.back" INFO [other, gone_since] "{other} is back; it had been gone since {@gone_since}";
+    NODE_SUSPECT "node.suspect" WARN [other]
+        "{other} has not accepted in time what was placed on it; other nodes get runs first";
+    NODE_FORGOTTEN "node.forgotten" INFO [other] "{other} was gone for too long and is forgotten: jobs on every node no longer include it";
+    ELECTION_JOINED "election.joined" INFO [candidate] "joined the queue";
+    ELECTION_FOLLOWING "election.following" INFO [candidate, predecessor, predecessor_node, leader_node]
+        "waiting behind {ahead}";
+    ELECTION_OBSERVING "election.observing" INFO [leader_node] "this node never leads; {leader}";
+    ELECTION_UNFIT "election.unfit" WARN [path]
+        "this node cannot lead, because it can neither write {path} nor read the jobs or runs; going to the end of the queue";
+    ELECTION_ALL_DRAINED "election.all_drained" WARN [nodes]
+        "nobody leads and no job runs: every node is drained; `cronkeeper undrain NODE` lets one lead again";
+    ELECTION_NOBODY_MAY_LEAD "election.nobody_may_lead" ERROR [nodes]
+        "nobody leads and nothing new runs: no node that may lead is alive; start one without `--lead false`, or undrain one";
+    LEADER_ELECTED "leader.elected" INFO [candidate, token, took_ms, after]
+        "now the leader[, after {after}] (token {token}, {took_ms})";
+    LEADER_RESIGNED "leader.resigned" INFO [token, reason] "resigned as leader";
+    LEADER_LOST "leader.lost" WARN [token, reason] "no longer the leader: {cause}";
+    LEADER_HANDING_OVER "leader.handing_over" INFO [to, reason] "handing leadership over to {successor}: {cause}";
+    LEADER_HANDOVER_FAILED "leader.handover_failed" WARN [to, reason]
+        "leadership was not handed over to {to}: {reason}";
+    TAKEOVER_DONE "takeover.done" INFO [token, settled, cut_off, missed, took_ms]
+        "took over in {took_ms}[, {settled:run} settled][, {cut_off:run} cut off][, {missed:occurrence} missed]";
+    COORDINATION_EXAMINED "coordination.examined" INFO | WARN [service, durability, may_rewind] "{service}: {durability}";
+    COORDINATION_UNEXAMINED "coordination.unexamined" WARN [service, error]
+        "{service} no longer says what its commits are worth: {error}";
+    COORDINATION_FILLING "coordination.filling" WARN [service, used_mb, quota_mb]
+        "{service}'s database has {used_mb} MB, and accepts no writes at {quota_mb} MB unless its settings say otherwise: \
+         start it with --auto-compaction-retention=1h, and defragment it";
+    COORDINATION_UNREACHABLE "coordination.unreachable" WARN [retry_ms, repeat_ms, error]
+        "{service} is unavailable: {brief}; next try in {retry_ms}";
+    COORDINATION_STALLED "coordination.stalled" WARN [error] "the node is stalled: {error}";
+    COORDINATION_RECOVERED "coordination.recovered" INFO [] "the node is no longer stalled";
+    COORDINATION_FAILED "coordination.failed" ERROR [error] "{error}";
+    COORDINATION_DAMAGED "coordination.damaged" WARN | ERROR [path] "{message}";
+    COORDINATION_REPAIRED "coordination.repaired" WARN [path] "{message}";
+    COORDINATION_EXPOSED "coordination.exposed" INFO | WARN [] "{message}";
+    COORDINATION_SECURED "coordination.secured" INFO [changed]
+        "{service}'s access lists match the authentication file of this node";
+    COORDINATION_NUMBERS_LOW "coordination.numbers_low" INFO | WARN [path]
+        "half of the sequence numbers of {path} are used up; {message}";
+    COORDINATION_NUMBERS_RESTARTED "coordination.numbers_restarted" INFO [path]
+        "the sequence numbers of {path} restarted at 0";
+    COORDINATION_SUSPENDED "coordination.suspended" WARN [session, error]
+        "no working connection to {service}[: {brief}]";
+    COORDINATION_RESUMED "coordination.resumed" INFO [session]
+        "the connection to {service} is back, and the session has survived";
+    COORDINATION_EXPIRED "coordination.expired" WARN [session] "the session with {service} has expired";
+    COORDINATION_RESTORED "coordination.restored" INFO [away_ms] "{service} is back after {away_ms}";
+    COORDINATION_REWOUND "coordination.rewound" ERROR [job, run, outcome, mark, found, path, revision, until]
+        ": {service} has lost {message}";
+    CLOCK_STEPPED "clock.stepped" WARN [by_ms] "the clock of this host was set {set}";
+    CLOCK_SKEWED "clock.skewed" WARN | ERROR | INFO [by_ms] "the clock of this host {skew} {service}'s[: {message}]";
+    RUN_PLACED "run.placed" DEBUG [job, run, attempt, to] "placed on {to}[, attempt {again}]";
+    RUN_REFUSED "run.refused" INFO | WARN [job, run, reason]
+        ": this node refuses it: {cause}; the leader looks for another node";
+    RUN_MOVED "run.moved" WARN [job, run, from, to, reason] "was taken back from {from}, which {cause}; {then}";
+    RUN_UNPLACED "run.unplaced" WARN [job, run, why] "is waiting for a node: {why}";
+    RUN_STARTED "run.started" INFO [job, run, scheduled_at, attempt, token, pid, started_at, lateness_ms]
+        "started[, attempt {again}][, {late} late]";
+    RUN_OUTPUT "run.output" INFO [job, run, stream, line] "{pipe} {line}";
+    RUN_FINISHED "run.finished" INFO | WARN
+        [job, run, attempt, outcome, reason, detail, exit_code, signal, duration_ms, leftovers, dropped_bytes, by]
+        "{ended}[; killed {leftovers:process} that it left behind][; dropped {dropped_bytes:byte} of output over `max_output`]";
+    RUN_NOT_STARTED "run.not_started" INFO [job, run, attempt, step, path, error] "did not start: {message}";
+    RUN_UNSTARTED "run.unstarted" WARN [job, run, attempt, reason]
+        ": attempt {attempt} did not start[: {cause}]; the leader will start another";
+    RUN_RETRYING "run.retrying" WARN
+        [job, run, attempt, delay_ms, outcome, reason, detail, exit_code, signal, duration_ms]
+        "{ended}; trying again {when}";
+    RUN_KILLED "run.killed" WARN [job, run, attempt, reason]
+        "was killed on this node[: {cause}]; another node may start it again";
+    RUN_SKIPPED "run.skipped" WARN | INFO [job, run, scheduled_at, reason, count, first, last] "skipped {which}: {cause}";
+    RUN_SUPERSEDED "run.superseded" WARN [job, run, outcome]
+        "was already settled by another node[; its result here, {outcome}, came too late for the history]";
+    RUN_DOUBTFUL "run.doubtful" WARN [job, run, attempt]
+        "started again, although it may have ended: {service} has lost commits";
+    RUN_CUT_OFF "run.cut_off" WARN [job, run, owner, keep_until]
+        "may still be running on {owner}, which is cut off[; it counts as running until {@keep_until}]";
+    RUN_OUTLIVED "run.outlived" WARN [job, run] ": the warden did not report it dead in time; killing it without the warden";
+    RUN_UNKILLABLE "run.unkillable" ERROR [run, pid] "process {pid} of {run} survived SIGKILL";
+    RUN_OBSTRUCTED "run.obstructed" ERROR [job, run]
+        "did not run: something else is where the record of this run belongs; delete that, and trigger the job";
+    WARDEN_FAILED "warden.failed" ERROR [error] ": [{message}: ]{error}";
+    WARDEN_SILENT "warden.silent" ERROR [runs] "the warden no longer responds: killing it and {runs:run}";
+    LOCK_LOST "lock.lost" WARN [job, run, path] ": somebody else removed its lock {path}; killing it";
+    LOCK_REVOKE_REQUESTED "lock.revoke_requested" INFO [job, run, path] "was asked to release its lock {path}";
+    LOCK_REFUSED "lock.refused" ERROR [job, run] "cannot get its lock, trying again: {message}";
+    JOB_PAUSED "job.paused" INFO [job, by, reason] "paused by {by}[: {reason}]";
+    JOB_RESUMED "job.resumed" INFO [job, by] "resumed{how}";
+    JOB_TRIGGERED "job.triggered" INFO [job, run, by, parameters] "triggered by {by}[ with {parameters}]";
+    JOB_FORGOTTEN "job.forgotten" INFO [job, records] "forgotten: no node defines it any more; removed {records:record}";
+    JOB_EDITED "job.edited" WARN [job, since, until]
+        "was edited since the last leader: what its old schedule had due between {@since} and {@until} may not have run";
+    JOB_MARK_AHEAD "job.mark_ahead" ERROR [job] ": {message}";
+    JOB_RECOUNTED "job.recounted" INFO [job, by, from, listed]
+        "counted from {@from} on, as {by} asked[; {listed:occurrence} after that will not be decided again]";
+    JOB_UNPLACEABLE "job.unplaceable" WARN [job, why] "cannot run on any node: {why}";
+    JOB_PLACEABLE "job.placeable" INFO [job] "can run again: a node fits";
+    ALARM_LATE "alarm.late" WARN [job, run, since, after_ms] "has not started in time: it was due at {@since}";
+    ALARM_LONG "alarm.long" WARN [job, run, since, after_ms] "takes too long: it has been running since {@since}";
+    ALARM_STALE "alarm.stale" WARN [job, since, after_ms] "has not succeeded for {after_ms}";
+    ALARM_CLEARED "alarm.cleared" INFO [job, alarm, run, raised_at] "is no longer {alarm}";
+    HISTORY_UNTRIMMED "history.untrimmed" WARN [job] ": its history grows, because it cannot be trimmed: {message}";
+    ARCHIVE_FAILED "archive.failed" WARN [path, error, lost]
+        "cannot write the archive of the history, {path}: {error}[; it lacks {lost:record}]";
+    ARCHIVE_RECOVERED "archive.recovered" INFO [path, lost]
+        "writing the archive of the history again[; it lacks {lost:record}]";
+    ARCHIVE_COPIED "archive.copied" INFO [records]
+        "copied {records:record} of the history, which this node's archive lacked, from the ledger";
+    ARCHIVE_INCOMPLETE "archive.incomplete" WARN [since, until]
+        "the history may lack what ended on this node between {@since} and {@until}: its last process did not archive \
+         that, and the ledger no longer has it";
+    OUTPUT_FAILED "output.failed" WARN | ERROR [path, error] "cannot {message} the output of runs in {path}: {error}";
+    OUTPUT_RECOVERED "output.recovered" INFO [path] "keeping the output of runs in {path} again";
+    OPERATOR_REQUESTED "operator.requested" INFO [request, job, run, to, by, role, peer, reason, parameters]
+        ": {by} requested {request}[ of {message}][ of {run}][ for {to}][ with {parameters}][: {reason}]";
+    OPERATOR_REFUSED "operator.refused" INFO | WARN [request, job, run, to, by, role, peer, code, reason, count] "{message}";
+    API_LISTENING "api.listening" INFO [path, address] "serving the API at {where}";
+    API_FAILED "api.failed" ERROR [error] "cannot serve the API on the socket, trying again: {error}";
+    API_RELOADED "api.reloaded" INFO [address] "reloaded the tokens and certificates of {address}";
+    API_REJECTED "api.rejected" ERROR [address, error] "keeping the old tokens and certificates of {address}: {error}";
+    API_UNENCRYPTED "api.unencrypted" WARN [address]
+        "clients send their token to {address} unencrypted: set a certificate with `--listen-cert`";
+    API_REFUSED "api.refused" WARN [caller, count] "refused {count:request} from {caller} with a wrong token";
+    API_SIGNED_IN "api.signed_in" INFO [caller, by, role] "{by} signed in on the page, at {caller}";
+    STATE_FAILED "state.failed" ERROR [run, error] ": cannot {message} in the state directory: {error}";
+    LOG_DROPPED "log.dropped" WARN [output_lines, other_lines]
+        "the log cannot be written fast enough: {output_lines:line} of output and {other_lines:other line} are lost";
+    INTERNAL_ERROR "internal.error" ERROR [place] "a bug of cronkeeper, please report it: {message}[, at {place}]";
+    HOOK_WITHOUT_FILE "hook.without_file" WARN [job, run, hook, step, path, error]
+        ": its hook {hook} starts without {message}";
+    HOOK_FINISHED "hook.finished" INFO | WARN [job, run, hook, outcome, detail] ": {hook}: {outcome}[, {message}]";
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// The rows of the table in docs/contract.md: names separated by slashes, then the fields of each. A row with a
-    /// single field list applies it to all its names.
-    fn contract() -> impl Iterator<Item = (&'static str, &'static str)> {
+    /// The rows of the table in docs/contract.md: names separated by slashes, then the levels and the fields of each. A
+    /// row with a single list applies it to all its names.
+    fn contract() -> impl Iterator<Item = [&'static str; 3]> {
         let text = include_str!("../../docs/contract.md");
         let section = text.split("\n## ").find(|section| section.starts_with("Log events")).unwrap();
         let rows = section.lines().filter(|line| line.starts_with("| `"));
-        rows.map(|row| row.trim_matches(['|', ' ']).split_once(" | ").unwrap())
+        rows.map(|row| row.trim_matches(['|', ' ']).split(" | ").collect::<Vec<_>>().try_into().unwrap())
     }
 
     #[test]
-    fn every_event_of_the_contract_is_listed_with_its_fields_and_no_other() {
+    fn every_event_of_the_contract_is_listed_with_its_levels_and_fields_and_no_other() {
         let mut promised = Vec::new();
-        for (names, fields) in contract() {
-            let lists: Vec<_> = fields.split(" / ").collect();
-            for (i, name) in names.split(" / ").enumerate() {
-                let fields = lists[i.min(lists.len() - 1)].split(", ").filter(|field| *field != "none");
-                promised.push((name.trim_matches('`'), fields.collect::<Vec<_>>()));
+        for [names, levels, fields] in contract() {
+            let of = |column: &'static str, index: usize| {
+                let lists: Vec<_> = column.split(" / ").collect();
+                lists[index.min(lists.len() - 1)].split(", ").filter(|it| *it != "none").collect::<Vec<_>>()
+            };
+            for (index, name) in names.split(" / ").enumerate() {
+                promised.push((name.trim_matches('`'), of(levels, index), of(fields, index)));
             }
         }
-        let listed: Vec<_> = EVENTS.iter().map(|event| (event.name, event.fields.to_vec())).collect();
+        let levels = |event: &Event| event.levels.iter().map(Level::as_str).collect();
+        let listed: Vec<_> = EVENTS.iter().map(|event| (event.name, levels(event), event.fields.to_vec())).collect();
         assert_eq!(listed, promised);
     }
 

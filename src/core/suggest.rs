@@ -30,9 +30,10 @@ fn distance(word: &str, known: &str) -> usize {
     if part { 1 } else { strsim::osa_distance(word, known) }
 }
 
-/// Formats a count with its noun: `1 job`, `2 jobs`.
+/// Formats a count with its noun: `1 job`, `2 jobs`, `2 processes`.
 pub fn counted(count: usize, what: &str) -> String {
-    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+    let plural = if what.ends_with('s') { "es" } else { "s" };
+    format!("{count} {what}{}", if count == 1 { "" } else { plural })
 }
 
 #[cfg(test)]

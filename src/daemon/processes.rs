@@ -3,12 +3,10 @@
 use std::thread;
 use std::time::Duration;
 
-use tracing::error;
-
 use crate::warden::CodecError;
 use crate::warden::handle::Handle;
 use crate::warden::recover::{self, Survivor};
-use cronkeeper_core::log_event::{self, TARGET};
+use cronkeeper_core::log;
 use cronkeeper_core::process::{Launch, NotSent, Notice, Order, Processes, Recorded, TreeId, WardenGone};
 use cronkeeper_core::term::NodeName;
 
@@ -26,7 +24,7 @@ impl Processes for Handle {
 
     async fn notice(&mut self) -> Result<Notice, WardenGone> {
         Self::notice(self).await.map_err(|error| {
-            error!(target: TARGET, event = log_event::WARDEN_FAILED, %error, "{error}");
+            log!(WARDEN_FAILED, %error);
             WardenGone
         })
     }
@@ -43,21 +41,19 @@ impl Processes for Handle {
         let node = node.clone();
         let kill = move || match recover::kill_orphans(&trees, node.as_str(), DYING) {
             Ok(survivors) => survivors.iter().for_each(|Survivor { run, pid }| {
-                error!(target: TARGET, event = log_event::RUN_UNKILLABLE, %run, pid, "process {pid} survived SIGKILL");
+                log!(RUN_UNKILLABLE, %run, pid);
             }),
-            Err(error) => {
-                error!(target: TARGET, event = log_event::WARDEN_FAILED, %error, "cannot find the processes the warden left behind: {error}")
-            }
+            Err(error) => log!(WARDEN_FAILED, %error, "cannot find the processes that the warden left behind"),
         };
         // On a thread of its own, because all of the runtime's threads may be waiting for a disk.
         if let Err(error) = thread::Builder::new().name("kill".into()).spawn(kill) {
-            error!(target: TARGET, event = log_event::WARDEN_FAILED, %error, "cannot kill the processes the warden left behind: {error}");
+            log!(WARDEN_FAILED, %error, "cannot kill the processes that the warden left behind");
         }
     }
 
     fn kill_warden(&mut self) {
         if let Err(error) = self.kill() {
-            error!(target: TARGET, event = log_event::WARDEN_FAILED, %error, "cannot kill the warden: {error}");
+            log!(WARDEN_FAILED, %error, "cannot kill the warden");
         }
     }
 
@@ -65,7 +61,7 @@ impl Processes for Handle {
         match Self::close(self).await {
             Ok(closed) => trees.retain(|tree_id| closed.is_unbegun(*tree_id)),
             Err(error) => {
-                error!(target: TARGET, event = log_event::WARDEN_FAILED, %error, "cannot wait for the warden to end: {error}");
+                log!(WARDEN_FAILED, %error, "cannot wait for the warden to end");
                 trees.clear();
             }
         }

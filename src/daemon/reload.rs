@@ -15,7 +15,7 @@ use jiff::tz::TimeZone;
 use notify::{RecommendedWatcher, RecursiveMode, Watcher as _};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::{Notify, watch};
-use tracing::{debug, warn};
+use tracing::debug;
 
 use super::{Control, log};
 use crate::accounts::Accounts;
@@ -23,7 +23,8 @@ use crate::config::last_good::LastGood;
 use crate::config::{self, Content, LoadError, Loaded};
 use cronkeeper_core::clock::system;
 use cronkeeper_core::job::Digest;
-use cronkeeper_core::log_event::{self, TARGET};
+use cronkeeper_core::log;
+use cronkeeper_core::log_event::TARGET;
 
 pub type Reloaded = Result<Loaded, LoadError>;
 
@@ -223,15 +224,7 @@ fn watch_directory(path: &Path, changed: Arc<Notify>) -> Option<RecommendedWatch
     match watcher {
         Ok(watcher) => Some(watcher),
         Err(error) => {
-            warn!(
-                target: TARGET,
-                event = log_event::JOBS_UNWATCHED,
-                path = %directory.display(),
-                %error,
-                "cannot watch `{}`, so changes are noticed only every {} s: {error}",
-                directory.display(),
-                CHECK_EVERY.as_secs(),
-            );
+            log!(JOBS_UNWATCHED, path = %directory.display(), %error);
             debug!(target: TARGET, "cannot watch the directory: {error:?}");
             None
         }

@@ -5,9 +5,7 @@ use std::io;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use tracing::{info, warn};
-
-use cronkeeper_core::log_event::{self, TARGET};
+use cronkeeper_core::log;
 
 /// Time before a failure of the same kind is logged again.
 const QUIET: Duration = Duration::from_secs(600);
@@ -48,21 +46,14 @@ impl LoggedFailures {
     pub fn log(&mut self, what: Failed, root: &Path, error: &io::Error) {
         if self.is_news(what, Instant::now()) {
             let (path, word) = (root.display(), what.word());
-            warn!(
-                target: TARGET,
-                event = log_event::OUTPUT_FAILED,
-                %path,
-                %error,
-                "cannot {word} the output of runs in {path}: {error}; the runs do not depend on it",
-            );
+            log!(WARN OUTPUT_FAILED, %path, %error, "{word}");
         }
     }
 
     /// Notes that output was written, and that none waits to be reported as lost.
     pub fn kept(&mut self, root: &Path) {
         if self.is_over(Instant::now()) {
-            let (event, path) = (log_event::OUTPUT_RECOVERED, root.display());
-            info!(target: TARGET, event, %path, "the output of runs in {path} is kept again");
+            log!(OUTPUT_RECOVERED, path = %root.display());
         }
     }
 

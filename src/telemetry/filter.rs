@@ -27,20 +27,22 @@ pub enum BadFilter {
 }
 
 impl Default for LogFilter {
-    /// Our own lines from `info` up, those of libraries from `warn` up.
+    /// Our own lines from `info` up. They say in our words what the libraries' lines are about.
     fn default() -> Self {
-        Self("cronkeeper=info,warn".into())
+        Self("cronkeeper=info,off".into())
     }
 }
 
 impl FromStr for LogFilter {
     type Err = BadFilter;
 
-    /// A level alone applies to our own lines; lines of libraries are then logged from `warn` up.
+    /// A level alone applies to our own lines. Who asks for reasons with `debug` or `trace` gets those of libraries too,
+    /// from `warn` up.
     fn from_str(text: &str) -> Result<Self, BadFilter> {
         let text = text.trim();
         if let Ok(level) = LevelFilter::from_str(text) {
-            return Ok(Self(format!("cronkeeper={level},{}", level.min(LevelFilter::WARN))));
+            let of_libraries = if level > LevelFilter::INFO { LevelFilter::WARN } else { LevelFilter::OFF };
+            return Ok(Self(format!("cronkeeper={level},{of_libraries}")));
         }
         if !text.is_ascii() {
             return Err(BadFilter::NotAscii(text.to_owned()));
@@ -88,14 +90,15 @@ mod tests {
     #[test]
     fn a_level_applies_to_our_own_lines() {
         assert_eq!(read("debug").unwrap(), "cronkeeper=debug,warn");
-        assert_eq!(read("ERROR").unwrap(), "cronkeeper=error,error");
+        assert_eq!(read("info").unwrap(), LogFilter::default().to_string());
+        assert_eq!(read("ERROR").unwrap(), "cronkeeper=error,off");
         assert_eq!(read("off").unwrap(), "cronkeeper=off,off");
     }
 
     #[test]
     fn a_filter_is_used_unchanged() {
         assert_eq!(read("cronkeeper=debug,hyper=info,warn").unwrap(), "cronkeeper=debug,hyper=info,warn");
-        assert_eq!(read(&LogFilter::default().to_string()).unwrap(), "cronkeeper=info,warn");
+        assert_eq!(read(&LogFilter::default().to_string()).unwrap(), "cronkeeper=info,off");
     }
 
     #[test]

@@ -2,9 +2,8 @@
 //!
 //! A field is a line `NAME=value`, and an entry is a message of such lines; see
 //! <https://systemd.io/JOURNAL_NATIVE_PROTOCOL/>. Values are escaped and never contain a line end, so no text can end
-//! an entry or forge its priority. MESSAGE is the line that the format `text` writes, so a search finds the same text
-//! in both. A long text is spread over several entries, as the format `text` spreads it over several lines: an entry
-//! must fit into a message, and `journalctl -o json` hides values of more than 4,096 bytes unless `--all` is given.
+//! an entry or forge its priority. MESSAGE is the event's sentence, as on a terminal; all facts are in fields. A long text
+//! is spread over several entries, as the format `text` spreads it over several lines: an entry must fit into a message, and `journalctl -o json` hides values of more than 4,096 bytes unless `--all` is given.
 
 use std::fmt::{self, Write as _};
 
@@ -14,7 +13,7 @@ use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 
 use super::line::{Line, Value};
-use super::text::Text;
+use super::sentence::{Scene, Sentence};
 use cronkeeper_core::escape;
 use cronkeeper_core::term::NodeName;
 
@@ -43,13 +42,13 @@ const RESERVED_PREFIXES: [&str; 4] = ["OBJECT_", "SYSLOG_", "COREDUMP_", "USER_"
 const LONGEST_NAME: usize = 64;
 
 pub(super) struct Journal {
-    text: Text,
+    scene: Scene,
     node: String,
 }
 
 impl Journal {
-    pub fn new(node: &NodeName) -> Self {
-        Self { text: Text::for_entries(node), node: node.as_str().to_owned() }
+    pub fn new(node: &NodeName, scene: Scene) -> Self {
+        Self { scene, node: node.as_str().to_owned() }
     }
 
     /// The entries of one event, separated by empty lines.
@@ -59,8 +58,8 @@ impl Journal {
     }
 
     fn entry(&self, level: Level, line: &Line) -> Result<String, fmt::Error> {
-        let mut entry = format!("PRIORITY={}\nSYSLOG_IDENTIFIER={IDENTIFIER}\nMESSAGE=", priority(level));
-        self.text.body(&mut entry, level, line)?;
+        let mut entry = format!("PRIORITY={}\nSYSLOG_IDENTIFIER={IDENTIFIER}", priority(level));
+        field(&mut entry, "MESSAGE", &Sentence::beside_fields(line, &self.scene))?;
         field(&mut entry, "EVENT", &line.event)?;
         field(&mut entry, "NODE", &self.node)?;
         if let Some(source) = &line.source {
@@ -127,21 +126,34 @@ fn name_of(field: &str) -> Option<String> {
 mod tests {
     use super::*;
 
+    fn journal() -> Journal {
+        let now = || "2026-11-20T18:40:01Z".parse().unwrap();
+        Journal::new(&NodeName::new("host-a"), Scene { service: "ZooKeeper", now })
+    }
+
     fn entry(level: Level, line: &Line) -> String {
-        Journal::new(&NodeName::new("host-a")).entry(level, line).unwrap()
+        journal().entry(level, line).unwrap()
     }
 
     #[test]
-    fn each_field_becomes_a_field_of_the_entry() {
+    fn the_message_is_the_sentence_and_each_field_is_a_field_of_the_entry() {
         let line = Line {
             event: "run.finished".into(),
-            fields: vec![("job", Value::Text("load".into())), ("exit_code", Value::Signed(3))],
+            fields: vec![
+                ("job", Value::Text("load".into())),
+                ("attempt", Value::Unsigned(2)),
+                ("outcome", Value::Text("failure".into())),
+                ("exit_code", Value::Signed(3)),
+                ("duration_ms", Value::Unsigned(40_000)),
+                ("leftovers", Value::Unsigned(0)),
+            ],
             ..Line::default()
         };
         assert_eq!(
             entry(Level::WARN, &line),
-            "PRIORITY=4\nSYSLOG_IDENTIFIER=cronkeeper\nMESSAGE=WARN  run.finished       node=host-a job=load exit_code=3\n\
-             EVENT=run.finished\nNODE=host-a\nJOB=load\nEXIT_CODE=3\n"
+            "PRIORITY=4\nSYSLOG_IDENTIFIER=cronkeeper\nMESSAGE=load failure, exit code 3, after 40 s, attempt 2\n\
+             EVENT=run.finished\nNODE=host-a\nJOB=load\nATTEMPT=2\nOUTCOME=failure\nEXIT_CODE=3\n\
+             DURATION_MS=40000\nLEFTOVERS=0\n"
         );
     }
 
@@ -158,11 +170,10 @@ mod tests {
 
     #[test]
     fn a_long_text_is_spread_over_several_entries_and_nothing_is_lost() {
-        let journal = Journal::new(&NodeName::new("host-a"));
         let text = "x".repeat(9_000);
         let fields = vec![("job", Value::Text("load".into())), ("line", Value::Text(text.clone()))];
         let line = Line { event: "run.output".into(), fields, ..Line::default() };
-        let entries = journal.entries(Level::INFO, line).unwrap();
+        let entries = journal().entries(Level::INFO, line).unwrap();
         let entries: Vec<&str> = split(entries.as_bytes()).map(|entry| std::str::from_utf8(entry).unwrap()).collect();
         let value = |entry: &&str| entry.lines().find_map(|line| line.strip_prefix("LINE=")).unwrap().to_owned();
         assert_eq!(entries.iter().map(value).collect::<String>(), text);
@@ -185,7 +196,7 @@ mod tests {
 
     #[test]
     fn all_promised_fields_have_names_that_the_journal_accepts() {
-        for event in super::super::log_event::EVENTS {
+        for event in cronkeeper_core::log_event::EVENTS {
             for field in event.fields {
                 assert!(name_of(field).is_some(), "{field} of {}", event.name);
             }

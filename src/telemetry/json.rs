@@ -4,7 +4,6 @@ use std::fmt;
 use std::io;
 use std::sync::Arc;
 
-use jiff::Timestamp;
 use serde::ser::SerializeMap as _;
 use serde::{Serialize, Serializer};
 use tracing::{Event, Subscriber};
@@ -14,6 +13,7 @@ use tracing_subscriber::registry::LookupSpan;
 
 use super::journal;
 use super::line::{Line, Value};
+use super::sentence::{Scene, Sentence};
 use cronkeeper_core::escape;
 use cronkeeper_core::term::NodeName;
 
@@ -24,22 +24,22 @@ pub(super) struct Json {
     node: Arc<str>,
     /// A line begins with its priority, as the journal expects it on a stream: sd-daemon(3).
     is_for_journal: bool,
-    now: fn() -> Timestamp,
+    scene: Scene,
 }
 
 impl Json {
-    pub fn new(node: &NodeName, is_for_journal: bool) -> Self {
-        Self { node: node.as_str().into(), is_for_journal, now: super::wall }
+    pub fn new(node: &NodeName, scene: Scene, is_for_journal: bool) -> Self {
+        Self { node: node.as_str().into(), is_for_journal, scene }
     }
 
     fn line(&self, level: tracing::Level, line: &Line) -> serde_json::Result<Vec<u8>> {
         let mut out = Vec::with_capacity(256);
         let mut json = serde_json::Serializer::with_formatter(&mut out, TerminalSafe);
         let mut object = json.serialize_map(None)?;
-        object.serialize_entry("timestamp", &format_args!("{:.6}", (self.now)()))?;
+        object.serialize_entry("timestamp", &format_args!("{:.6}", (self.scene.now)()))?;
         object.serialize_entry("level", level.as_str())?;
         object.serialize_entry("event", &line.event)?;
-        object.serialize_entry("message", line.message_or_default())?;
+        object.serialize_entry("message", &line.shortened(Sentence::beside_fields(line, &self.scene)))?;
         object.serialize_entry("node", &*self.node)?;
         if let Some(source) = &line.source {
             object.serialize_entry("target", source)?;
@@ -106,8 +106,8 @@ mod tests {
     use cronkeeper_core::escape::is_harmful;
 
     fn shown(level: Level, line: &Line) -> String {
-        let json =
-            Json { node: "host-a".into(), is_for_journal: false, now: || "2026-11-20T18:40:01.5Z".parse().unwrap() };
+        let scene = Scene { service: "ZooKeeper", now: || "2026-11-20T18:40:01.5Z".parse().unwrap() };
+        let json = Json::new(&NodeName::new("host-a"), scene, false);
         String::from_utf8(json.line(level, line).unwrap()).unwrap()
     }
 
@@ -124,7 +124,7 @@ mod tests {
         };
         assert_eq!(
             shown(Level::INFO, &line),
-            r#"{"timestamp":"2026-11-20T18:40:01.500000Z","level":"INFO","event":"leader.elected","message":"the node became the leader","node":"host-a","candidate":"_c_1-lock-0000000007","token":4294967301,"took_ms":12}"#
+            r#"{"timestamp":"2026-11-20T18:40:01.500000Z","level":"INFO","event":"leader.elected","message":"now the leader (token 4294967301, 12 ms)","node":"host-a","candidate":"_c_1-lock-0000000007","token":4294967301,"took_ms":12}"#
         );
     }
 
@@ -163,11 +163,12 @@ mod tests {
             .run(|input| {
                 let text = text(input).into_owned();
                 let fields = vec![("line", Value::Text(text.clone()))];
-                let line = Line { event: "run.output".into(), message: Some(text.clone()), fields, ..Line::default() };
+                let line = Line { event: "run.output".into(), fields, ..Line::default() };
                 let shown = shown(Level::INFO, &line);
                 assert!(!shown.contains(is_harmful), "{shown}");
                 let read: serde_json::Value = serde_json::from_str(&shown).unwrap();
-                assert_eq!((&read["line"], &read["message"]), (&text.clone().into(), &text.into()));
+                assert_eq!(read["line"], text);
+                assert!(text.is_empty() || read["message"] != "");
                 true
             });
     }

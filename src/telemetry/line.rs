@@ -5,7 +5,7 @@ use std::fmt;
 use tracing::field::{Field, Visit};
 
 use cronkeeper_core::escape::is_harmful;
-use cronkeeper_core::log_event::{self, TARGET};
+use cronkeeper_core::log_event::TARGET;
 
 /// Maximum length of a written line in bytes, with its end.
 ///
@@ -14,6 +14,8 @@ use cronkeeper_core::log_event::{self, TARGET};
 pub(super) const LONGEST: usize = 8_000;
 /// The part of it that is reserved for what every line has, and for names and numbers.
 const FRAME: usize = 2_000;
+/// The part of the frame that a sentence may take although its texts are in fields too.
+const BESIDE: usize = 1_000;
 /// Maximum bytes of all texts but the longest.
 const OTHERS: usize = 2_000;
 /// Maximum bytes of a character: as two escaped surrogates in JSON.
@@ -37,7 +39,7 @@ pub(super) struct Line {
     pub event: String,
     /// The target that logged the line; only for lines without an event name.
     pub source: Option<String>,
-    /// The line's own message; absent where the event's default applies.
+    /// What only the place that logs the line can say.
     pub message: Option<String>,
     /// All other fields, in the order given.
     pub fields: Vec<(&'static str, Value)>,
@@ -116,10 +118,19 @@ impl Line {
         self.message.iter_mut().chain(of_fields)
     }
 
-    /// The line's message, or the default message of its event.
-    pub fn message_or_default(&self) -> &str {
-        let listed = || log_event::by_name(&self.event).map(|event| event.message);
-        self.message.as_deref().or_else(listed).unwrap_or_default()
+    /// As much of the line's sentence as fits beside its fields, which may have the same texts.
+    pub fn shortened(&self, mut sentence: String) -> String {
+        let of_fields = self.fields.iter().filter_map(|(_, value)| match value {
+            Value::Text(text) => Some(cost(text)),
+            _ => None,
+        });
+        let room = (LONGEST - FRAME + BESIDE).saturating_sub(of_fields.sum());
+        let fits = cut(&sentence, room);
+        if fits < sentence.len() {
+            sentence.truncate(fits);
+            sentence.push('…');
+        }
+        sentence
     }
 }
 

@@ -274,10 +274,10 @@ mod tests {
 
     use tracing_subscriber::layer::SubscriberExt as _;
 
-    use super::super::{TARGET, json::Json};
+    use super::super::{json::Json, sentence::Scene, wall};
     use super::*;
-    use cronkeeper_core::log_event;
     use cronkeeper_core::term::NodeName;
+    use cronkeeper_core::{log, log_event};
 
     const TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -374,11 +374,11 @@ mod tests {
         let layer = tracing_subscriber::fmt::layer()
             .with_writer(sink.clone())
             .with_ansi(false)
-            .event_format(Json::new(&NodeName::new("host-a"), false));
+            .event_format(Json::new(&NodeName::new("host-a"), Scene { service: "ZooKeeper", now: wall }, false));
         let job = cronkeeper_core::job::JobName::parse("load").unwrap();
         tracing::subscriber::with_default(tracing_subscriber::registry().with(layer), || {
             let (pid, signal) = (Some(4242), None::<i32>);
-            tracing::info!(target: TARGET, event = log_event::RUN_STARTED, %job, attempt = 1u32, pid, signal);
+            log!(RUN_STARTED, %job, attempt = 1u32, pid, signal);
             tracing::info!(target: OUTPUT, event = log_event::RUN_OUTPUT, %job, line = "a\nb");
             tracing::debug!(target: "cronkeeper::daemon", "looked {} times", 2);
         });
@@ -391,7 +391,7 @@ mod tests {
             .map(|l| serde_json::from_slice(l).unwrap())
             .collect();
         assert_eq!(lines.len(), 3);
-        assert_eq!((&lines[0]["event"], &lines[0]["message"]), (&"run.started".into(), &"a run started".into()));
+        assert_eq!((&lines[0]["event"], &lines[0]["message"]), (&"run.started".into(), &"load started".into()));
         assert_eq!(
             (&lines[0]["job"], &lines[0]["attempt"], &lines[0]["pid"]),
             (&"load".into(), &1.into(), &4242.into())

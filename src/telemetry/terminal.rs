@@ -1,32 +1,28 @@
-//! Log format `text` on a terminal: a short sentence per event, for people. Its wording may change at any time; scripts
-//! read the other formats.
+//! Log format `text` on a terminal: the sentences of the events, with as little as possible beside them.
 //!
 //! ```text
 //! 2026-11-22 (UTC), node host-a
 //! 03:38:00.004 INFO  heartbeat  started
 //! 03:38:00.004 INFO  heartbeat  | hello
 //! 03:38:00.005 INFO  heartbeat  success in 1 ms
-//! 03:38:57.610 INFO  leads (token 3, 1 ms)
+//! 03:38:57.610 INFO  now the leader (token 3, 1 ms)
 //! ```
 //!
 //! The job comes first where there is one. The day, in UTC, is given once and whenever it changes.
-
-mod words;
 
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering::Relaxed};
 
-use jiff::Timestamp;
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 
 use super::line::Line;
+use super::sentence::{Scene, Sentence, status_command};
 use super::text::{Paint, each_line, of_level};
 use cronkeeper_core::escape;
-use cronkeeper_core::log_event;
 use cronkeeper_core::term::NodeName;
 
 /// Narrowest and widest column of job names. It grows with the names seen, so that lines stay aligned and short.
@@ -35,7 +31,7 @@ const WIDE: usize = 24;
 
 pub(super) struct Terminal {
     node: Arc<str>,
-    now: fn() -> Timestamp,
+    scene: Scene,
     /// The day of the last line, in days since 1970.
     day: AtomicI64,
     /// Current width of the column of job names.
@@ -45,10 +41,10 @@ pub(super) struct Terminal {
 }
 
 impl Terminal {
-    pub fn new(node: &NodeName) -> Self {
+    pub fn new(node: &NodeName, scene: Scene) -> Self {
         Self {
             node: node.as_str().into(),
-            now: super::wall,
+            scene,
             day: AtomicI64::new(i64::MIN),
             width: AtomicUsize::new(NARROW),
             is_status_named: AtomicBool::new(false),
@@ -56,14 +52,14 @@ impl Terminal {
     }
 
     fn write(&self, out: &mut dyn fmt::Write, paint: Paint, level: Level, line: &Line) -> fmt::Result {
-        let now = (self.now)();
+        let now = (self.scene.now)();
         let day = now.as_second().div_euclid(86_400);
         if self.day.swap(day, Relaxed) != day {
             let node = escape::plain(&self.node);
             paint.write(out, "2", format_args!("{} (UTC), node {node}", now.strftime("%Y-%m-%d")))?;
             out.write_char('\n')?;
         }
-        let sentence = words::of(line, now);
+        let sentence = Sentence::of(line, &self.scene);
         write!(out, "{} ", now.strftime("%H:%M:%S%.3f"))?;
         paint.write(out, of_level(level), format_args!("{:<5}", level.as_str()))?;
         if let Some(job) = &sentence.job {
@@ -84,7 +80,7 @@ impl Terminal {
 
     /// Says once how to look at the node, as soon as it can be asked.
     fn name_status(&self, out: &mut dyn fmt::Write, paint: Paint, line: &Line) -> fmt::Result {
-        let Some(command) = words::status_command(line).filter(|_| line.event == log_event::API_LISTENING) else {
+        let Some(command) = status_command(line) else {
             return Ok(());
         };
         if self.is_status_named.swap(true, Relaxed) {

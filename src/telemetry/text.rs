@@ -1,16 +1,14 @@
-//! Log format `text` where stderr is no terminal: a line of fields for each event, with times in UTC.
+//! Log format `text` where stderr is no terminal: time, level and sentence of each event.
 //!
 //! ```text
-//! 2026-11-20 18:40:01.123 INFO  leader.elected     node=host-a candidate=… token=… took_ms=12
+//! 2026-11-20T18:40:01.123Z INFO  backup started
 //! ```
 //!
-//! The journal adds the time itself. A line for a stream that leads to the journal begins with its priority instead, as
-//! described in sd-daemon(3), so that `journalctl -p warning` works.
+//! The journal adds time and level itself. A line for a stream that leads to the journal begins with its priority
+//! instead, as described in sd-daemon(3), so that `journalctl -p warning` works.
 
 use std::fmt;
-use std::sync::Arc;
 
-use jiff::Timestamp;
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
@@ -18,67 +16,28 @@ use tracing_subscriber::registry::LookupSpan;
 
 use super::journal;
 use super::line::{Line, Value};
+use super::sentence::{Scene, Sentence};
 use cronkeeper_core::escape;
-use cronkeeper_core::term::NodeName;
 
 pub(super) struct Text {
-    node: Arc<str>,
-    prefix: LinePrefix,
-}
-
-/// The beginning of a line.
-enum LinePrefix {
-    /// The time of the event.
-    Time(fn() -> Timestamp),
-    /// The level, as the journal expects it on a stream.
-    Priority,
-    /// For entries of the journal, which have time and priority of their own.
-    Nothing,
+    scene: Scene,
+    /// A line begins with its priority, as the journal expects it on a stream.
+    is_for_journal: bool,
 }
 
 impl Text {
-    pub fn new(node: &NodeName, is_for_journal: bool) -> Self {
-        let prefix = if is_for_journal { LinePrefix::Priority } else { LinePrefix::Time(super::wall) };
-        Self { node: node.as_str().into(), prefix }
-    }
-
-    /// The format of the MESSAGE field of a journal entry.
-    pub fn for_entries(node: &NodeName) -> Self {
-        Self { node: node.as_str().into(), prefix: LinePrefix::Nothing }
+    pub fn new(scene: Scene, is_for_journal: bool) -> Self {
+        Self { scene, is_for_journal }
     }
 
     fn write(&self, out: &mut dyn fmt::Write, paint: Paint, level: Level, line: &Line) -> fmt::Result {
-        match self.prefix {
-            LinePrefix::Time(now) => write!(out, "{} ", now().strftime("%Y-%m-%d %H:%M:%S%.3f"))?,
-            LinePrefix::Priority => write!(out, "<{}>", journal::priority(level))?,
-            LinePrefix::Nothing => {}
+        if self.is_for_journal {
+            write!(out, "<{}>", journal::priority(level))?;
+        } else {
+            write!(out, "{} ", (self.scene.now)().strftime("%Y-%m-%dT%H:%M:%S%.3fZ"))?;
+            paint.write(out, of_level(level), format_args!("{:<5} ", level.as_str()))?;
         }
-        self.write_body(out, paint, level, line)?;
-        out.write_char('\n')
-    }
-
-    /// Writes the line without its prefix, colours and line end.
-    pub fn body(&self, out: &mut dyn fmt::Write, level: Level, line: &Line) -> fmt::Result {
-        self.write_body(out, Paint { on: false }, level, line)
-    }
-
-    fn write_body(&self, out: &mut dyn fmt::Write, paint: Paint, level: Level, line: &Line) -> fmt::Result {
-        paint.write(out, of_level(level), format_args!("{:<5}", level.as_str()))?;
-        // As wide as the longest name of a frequent event.
-        paint.write(out, "1", format_args!(" {:<18}", escape::plain(&line.event)))?;
-        if let Some(source) = &line.source {
-            write!(out, " {}:", escape::plain(source))?;
-        }
-        if let Some(message) = &line.message {
-            write!(out, " {}", escape::plain(message))?;
-        }
-        paint.write(out, "2", format_args!(" node="))?;
-        out.write_str(&escape::value(&self.node))?;
-        for (name, value) in &line.fields {
-            paint.write(out, "2", format_args!(" {name}="))?;
-            write!(out, "{value}")?;
-        }
-        Ok(())
+        writeln!(out, "{}", escape::plain(&Sentence::of(line, &self.scene).whole()))
     }
 }
 
@@ -143,24 +102,19 @@ mod tests {
     use crate::fuzz::{Fuzz, text};
     use cronkeeper_core::escape::is_harmful;
 
-    fn shown(level: Level, line: &Line, colour: bool) -> String {
-        written(false, level, line, colour)
-    }
-
     fn written(is_for_journal: bool, level: Level, line: &Line, colour: bool) -> String {
         let now = || "2026-11-20T18:40:01.123456Z".parse().unwrap();
         let mut out = String::new();
-        let prefix = if is_for_journal { LinePrefix::Priority } else { LinePrefix::Time(now) };
-        let text = Text { node: "host-a".into(), prefix };
+        let text = Text::new(Scene { service: "ZooKeeper", now }, is_for_journal);
         text.write(&mut out, Paint { on: colour }, level, line).unwrap();
         out
     }
 
     #[test]
-    fn lines_are_aligned() {
+    fn a_line_has_time_with_zone_level_and_sentence() {
         let elected = Line {
             event: "leader.elected".into(),
-            fields: vec![("candidate", Value::Text("_c_1-lock-0000000007".into())), ("token", Value::Signed(42))],
+            fields: vec![("token", Value::Signed(42)), ("took_ms", Value::Unsigned(12))],
             ..Line::default()
         };
         let output = Line {
@@ -175,14 +129,14 @@ mod tests {
             ..Line::default()
         };
         let shown = [(Level::INFO, elected), (Level::INFO, output), (Level::WARN, library)]
-            .map(|(level, line)| shown(level, &line, false))
+            .map(|(level, line)| written(false, level, &line, false))
             .concat();
         assert_eq!(
             shown,
             "\
-2026-11-20 18:40:01.123 INFO  leader.elected     node=host-a candidate=_c_1-lock-0000000007 token=42
-2026-11-20 18:40:01.123 INFO  run.output         node=host-a job=load line=\"3 rows\\u{1b}[2J\"
-2026-11-20 18:40:01.123 WARN  log                zookeeper_client: connection\\nlost node=host-a
+2026-11-20T18:40:01.123Z INFO  now the leader (token 42, 12 ms)
+2026-11-20T18:40:01.123Z INFO  load | 3 rows\\u{1b}[2J
+2026-11-20T18:40:01.123Z WARN  zookeeper_client: connection\\nlost
 "
         );
     }
@@ -191,15 +145,16 @@ mod tests {
     fn a_terminal_gets_our_colours_and_no_others() {
         let line = Line { event: "log".into(), message: Some("a\u{1b}[31mb".into()), ..Line::default() };
         assert_eq!(
-            shown(Level::ERROR, &line, true),
-            "2026-11-20 18:40:01.123 \u{1b}[1;31mERROR\u{1b}[0m\u{1b}[1m log               \u{1b}[0m a\\u{1b}[31mb\u{1b}[2m node=\u{1b}[0mhost-a\n"
+            written(false, Level::ERROR, &line, true),
+            "2026-11-20T18:40:01.123Z \u{1b}[1;31mERROR \u{1b}[0ma\\u{1b}[31mb\n"
         );
     }
 
     #[test]
     fn a_line_for_the_journal_has_a_priority_and_no_time() {
-        let line = Line { event: "leader.lost".into(), ..Line::default() };
-        assert_eq!(written(true, Level::WARN, &line, false), "<4>WARN  leader.lost        node=host-a\n");
+        let fields = vec![("reason", Value::Text("lease".into()))];
+        let line = Line { event: "leader.lost".into(), fields, ..Line::default() };
+        assert_eq!(written(true, Level::WARN, &line, false), "<4>no longer the leader: its lease is over\n");
     }
 
     #[test]
@@ -210,7 +165,7 @@ mod tests {
                 let fields = vec![("line", Value::Text(text.clone()))];
                 let line = Line { event: text.clone(), source: Some(text.clone()), message: Some(text), fields };
                 let shown = written(true, Level::INFO, &line, false);
-                assert!(shown.starts_with("<6>INFO ") && !shown.trim_end_matches('\n').contains(is_harmful), "{shown}");
+                assert!(shown.starts_with("<6>") && !shown.trim_end_matches('\n').contains(is_harmful), "{shown}");
                 shown.ends_with('\n')
             });
     }

@@ -1,9 +1,11 @@
 //! The layers within a crate: a module uses those above it in `lib.rs`, never those below. Cargo keeps the order between
 //! the crates.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
+
+use cronkeeper_core::log_event::EVENTS;
 
 /// The folders of the crates. The first one's contains the others.
 const CRATES: [&str; 3] = ["src", "src/core", "src/cluster"];
@@ -103,6 +105,35 @@ fn commands_write_json_in_one_place() {
     // A cell of CSV is escaped as JSON, and then as a cell.
     let others: Vec<_> = others.filter(|path| *path != Path::new("src/cli/history/csv.rs")).collect();
     assert!(others.is_empty() && files.iter().any(|(path, _)| path == place), "{others:?}");
+}
+
+/// The levels that lines of each event name, by the event's constant; the empty one where they leave it to the table.
+fn named_levels() -> BTreeMap<String, BTreeSet<String>> {
+    let mut files = Vec::new();
+    CRATES.iter().for_each(|folder| sources(Path::new(folder), &mut files));
+    let calls = files.iter().filter(|(path, _)| path != Path::new("src/core/log_event.rs"));
+    let calls =
+        calls.flat_map(|(_, text)| text.split("log!(").skip(1).filter_map(|rest| rest.split([',', ')']).next()));
+    let mut named: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for call in calls {
+        let (level, event) = call.trim().rsplit_once(char::is_whitespace).unwrap_or(("", call.trim()));
+        named.entry(event.to_owned()).or_default().insert(level.trim().to_owned());
+    }
+    named
+}
+
+#[test]
+fn each_event_is_logged_at_the_levels_that_its_table_lists() {
+    let named = named_levels();
+    for event in EVENTS.iter().filter(|event| event.name != "run.output") {
+        let levels = named.get(&event.name.to_uppercase().replace('.', "_"));
+        let levels = levels.unwrap_or_else(|| panic!("{} is logged", event.name));
+        let listed: BTreeSet<String> = event.levels.iter().map(ToString::to_string).collect();
+        // A macro of the place passes its level on.
+        let is_passed_on = levels.contains("$level");
+        let is_of_the_table = listed.len() == 1 && levels.iter().all(String::is_empty);
+        assert!(is_passed_on || is_of_the_table || *levels == listed, "{}: {levels:?}", event.name);
+    }
 }
 
 #[test]

@@ -23,7 +23,7 @@ mod lease;
 mod logs;
 mod never_leads;
 mod node_hooks;
-mod outage;
+pub mod outage;
 mod placed;
 pub mod records;
 mod retrying;

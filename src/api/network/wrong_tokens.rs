@@ -6,12 +6,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::time::sleep;
-use tracing::warn;
 
 use crate::api::caller::Caller;
 use crate::api::minutes::{MINUTE, Minutes, Sender};
 use cronkeeper_core::clock::system;
-use cronkeeper_core::log_event::{self, TARGET};
+use cronkeeper_core::log;
 
 /// Wrong tokens of a caller in a minute that are answered at once.
 const AT_ONCE: u64 = 10;
@@ -77,8 +76,7 @@ fn answer(in_minute: u64, seconds: u64) -> Answer {
 }
 
 fn log(sender: &Sender, count: u64) {
-    let tokens = if count == 1 { "a wrong token".to_owned() } else { format!("{count} wrong tokens in a minute") };
-    warn!(target: TARGET, event = log_event::API_REFUSED, caller = %sender, count, "{tokens} from {sender}");
+    log!(API_REFUSED, caller = %sender, count);
 }
 
 #[cfg(test)]

@@ -19,7 +19,7 @@ use cronkeeper_cluster::solo::{self, HeldLocks, Leftovers, LocksOfJobs};
 use cronkeeper_cluster::state_dir::journal::FileJournal;
 use cronkeeper_cluster::state_dir::{StateDir, note_head};
 use cronkeeper_cluster::store::{Rewinds, Store};
-use cronkeeper_cluster::tree::{Connect, Lend};
+use cronkeeper_cluster::tree::{Connect, Lend, Session};
 use cronkeeper_cluster::zookeeper::Znodes;
 use cronkeeper_cluster::zookeeper::connect_string::ConnectString;
 use cronkeeper_cluster::zookeeper::session::{Aside, Connector};
@@ -85,6 +85,15 @@ pub(super) struct Started {
 pub(super) struct LedgerAccess {
     pub reader: Arc<dyn Reader>,
     pub operator: Arc<dyn Operator>,
+}
+
+/// What a node with these settings depends on, as people call it.
+pub(super) fn service(args: &Args) -> Result<&'static str, Error> {
+    Ok(match args.node.named()? {
+        None => "the state directory",
+        Some(Named::ZooKeeper(_)) => <<Znodes<Connector> as Connect>::Session as Session>::SERVICE,
+        Some(Named::Store(store)) => store.service(),
+    })
 }
 
 impl Backend {

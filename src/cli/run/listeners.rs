@@ -8,7 +8,6 @@ use tokio::net::TcpListener;
 use tokio::runtime::{Handle, Runtime};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
-use tracing::{error, info, warn};
 
 use super::AbortOnDrop;
 use super::backend::LedgerAccess;
@@ -19,7 +18,7 @@ use crate::api::{self, Sources};
 use crate::cli::Error;
 use crate::status::{NodeState, Status};
 use cronkeeper_core::election::ApiAddress;
-use cronkeeper_core::log_event::{self, TARGET};
+use cronkeeper_core::log;
 
 /// Nice value of the TCP thread, so that the daemon's threads come first.
 const NICE: i32 = 5;
@@ -114,9 +113,7 @@ impl Tcp {
         let bound = runtime.spawn(TcpListener::bind(address)).await.map_err(|_| Error::Panicked)?;
         let listener = bound.map_err(|source| Error::Listen { address, source })?;
         if network.is_token_sent_in_clear() {
-            let risk =
-                "clients send the token of `--api-token-file` unencrypted: set a certificate with `--listen-cert`";
-            warn!(target: TARGET, event = log_event::API_UNENCRYPTED, %address, "{address}: {risk}");
+            log!(API_UNENCRYPTED, %address);
         }
         Ok(Self { listener, network, runtime })
     }
@@ -125,7 +122,7 @@ impl Tcp {
         let _runtime = self.runtime.enter();
         // The port may have been chosen by the kernel.
         let address = self.listener.local_addr().unwrap_or_else(|_| self.network.address());
-        info!(target: TARGET, event = log_event::API_LISTENING, %address);
+        log!(API_LISTENING, %address);
         let reloading = AbortOnDrop(tokio::spawn(reload_files(Arc::clone(&self.network), reloaded)));
         (Serving::on_tcp(self.listener, router, self.network), reloading)
     }
@@ -139,16 +136,11 @@ async fn reload_files(network: Arc<Network>, mut reloaded: watch::Receiver<u64>)
         let Ok(result) = tokio::task::spawn_blocking(move || reloading.reload()).await else { continue };
         match result {
             Ok(()) => {
-                let address = network.address();
-                let event = log_event::API_RELOADED;
-                info!(target: TARGET, event, %address, "reloaded the token and the certificates for {address}");
+                log!(API_RELOADED, address = %network.address());
             }
             Err(error) => {
                 let cause = std::error::Error::source(&error).map(|cause| format!(": {cause}")).unwrap_or_default();
-                let address = network.address();
-                let (event, error) = (log_event::API_REJECTED, format!("{error}{cause}"));
-                let kept = format!("keeping the old token and certificates for {address}");
-                error!(target: TARGET, event, %address, error, "{kept}: {error}");
+                log!(API_REJECTED, address = %network.address(), error = format!("{error}{cause}"));
             }
         }
     }
@@ -189,9 +181,7 @@ async fn serve_while_leading(mut status: watch::Receiver<Arc<Status>>, runtime_d
                     let cause = std::error::Error::source(&error).map(|cause| format!(": {cause}")).unwrap_or_default();
                     let error = format!("{error}{cause}");
                     if logged.as_ref() != Some(&error) {
-                        let event = log_event::API_FAILED;
-                        let text = "cannot serve the API on the socket, trying again";
-                        error!(target: TARGET, event, error, "{text}: {error}");
+                        log!(API_FAILED, error);
                         logged = Some(error);
                     }
                 }
@@ -217,7 +207,7 @@ async fn last_answers(leaving: Option<&(Serving, Instant)>) {
 
 fn log_socket(runtime_dir: &Path) {
     let path = runtime_dir.join(socket::NAME);
-    info!(target: TARGET, event = log_event::API_LISTENING, path = %path.display());
+    log!(API_LISTENING, path = %path.display());
 }
 
 /// How a node in this state claims the socket; absent: not at all.

@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::gateway::{Failed, Gateway};
 use super::json::{Anything, Base64, Compaction, Nothing, Number, Range, RequestOp, StatusResponse, Txn, TxnResponse};
 use super::keys;
-use cronkeeper_core::log_event;
+use cronkeeper_core::log;
 
 /// How often a node looks.
 pub const EVERY: Duration = Duration::from_secs(600);
@@ -25,15 +25,7 @@ pub async fn keep(gateway: Arc<Gateway>, prefix: String, patience: Duration, eve
         if let Ok(status) = gateway.ask::<StatusResponse>("/v3/maintenance/status", &Nothing {}, patience).await {
             let filling = filling(status.db_size.0, status.db_size_quota.0);
             if let Some((used_mb, quota_mb)) = filling.filter(|_| !was_filling) {
-                tracing::warn!(
-                    target: log_event::TARGET,
-                    event = log_event::COORDINATION_FILLING,
-                    service = "etcd",
-                    used_mb,
-                    quota_mb,
-                    "etcd's database has {used_mb} MB, and accepts no writes at {quota_mb} MB unless its settings say \
-                     otherwise: start etcd with --auto-compaction-retention=1h, and defragment it"
-                );
+                log!(COORDINATION_FILLING, service = "etcd", used_mb, quota_mb);
             }
             was_filling = filling.is_some();
         }

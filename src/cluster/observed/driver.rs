@@ -19,7 +19,7 @@ use crate::tree::{CommitError, Committed, ConnectError, Error, Life, Op, Revisio
 use cronkeeper_core::clock::{Clock, Uptime, Wake, instant, later};
 use cronkeeper_core::election::Worth;
 use cronkeeper_core::ledger::LostCommits;
-use cronkeeper_core::log_event;
+use cronkeeper_core::log;
 use cronkeeper_core::run::Version;
 use cronkeeper_core::term::SessionId;
 
@@ -436,15 +436,8 @@ impl<S: Store, K: Clock> Driver<S, K> {
     fn note_loss(&mut self, known: Revision, found: Revision) -> Error {
         // A leader may continue for that long, on a server that does not know of this one.
         let until = later(self.clock.now().wall, self.timeout);
-        tracing::error!(
-            target: log_event::TARGET,
-            event = log_event::COORDINATION_REWOUND,
-            path = paths::REWOUND,
-            revision = known.0,
-            until = %instant(until),
-            "{} has lost commits that it had acknowledged",
-            S::SERVICE,
-        );
+        let (path, revision) = (paths::REWOUND, known.0);
+        log!(COORDINATION_REWOUND, path, revision, until = %instant(until), "commits that it had acknowledged");
         self.heads().note_loss(until);
         self.revision = found;
         (self.known, self.sightings) = (Known::default(), Sightings::default());

@@ -13,7 +13,7 @@ use crate::store::Store;
 use crate::tree::State;
 use cronkeeper_core::clock::{Clock, Wake};
 use cronkeeper_core::election::Worth;
-use cronkeeper_core::log_event;
+use cronkeeper_core::log;
 
 /// Between two examinations.
 pub const EVERY: Duration = Duration::from_secs(60);
@@ -70,14 +70,7 @@ pub async fn keep<S: Store, K: Clock>(
                 Err(error) => {
                     failures += 1;
                     if failures == MOST_FAILURES {
-                        tracing::warn!(
-                            target: log_event::TARGET,
-                            event = log_event::COORDINATION_UNEXAMINED,
-                            service = S::SERVICE,
-                            error = %error,
-                            "{} does not say any more what its commits are worth: {error}",
-                            S::SERVICE,
-                        );
+                        log!(COORDINATION_UNEXAMINED, service = S::SERVICE, %error);
                     }
                 }
             }

@@ -16,7 +16,7 @@ use crate::paths;
 use crate::tree::{AtVersion, Error, Life, Op, Session};
 use cronkeeper_core::clock::Clock;
 use cronkeeper_core::election::Member;
-use cronkeeper_core::log_event::{self, TARGET};
+use cronkeeper_core::log;
 use cronkeeper_core::run::Version;
 use cronkeeper_core::term::{NodeName, SessionId};
 
@@ -104,8 +104,8 @@ async fn write_cluster<C: Session, K: Clock>(
     why: &str,
     version: Version,
 ) -> Result<(), SessionError> {
-    let (event, path) = (log_event::COORDINATION_REPAIRED, paths::CLUSTER);
-    tracing::warn!(target: TARGET, event, path, "{path} holds no cluster id: {why}; writing it again");
+    let path = paths::CLUSTER;
+    log!(COORDINATION_REPAIRED, path, "writing {path} again, which holds no cluster id: {why}");
     let set = Op::Set { path: paths::CLUSTER.into(), data: id.into_bytes(), at: version.into() };
     context.line()?.commit(vec![set]).await.at(paths::CLUSTER).map(drop)
 }
@@ -198,8 +198,7 @@ async fn replace_lasting<C: Session, K: Clock>(
 ) -> Result<Entered, SessionError> {
     match context.line()?.delete(&path, version.into()).await {
         Ok(()) => {
-            let event = log_event::COORDINATION_REPAIRED;
-            tracing::warn!(target: TARGET, event, path, "{path} {LASTS}; this node has removed it and makes its own");
+            log!(COORDINATION_REPAIRED, path, "{path} {LASTS}; this node has removed it and makes its own");
             Err(SessionError::Again(format!("{path} was in the way")))
         }
         Err(Error::Missing | Error::Changed) => Err(SessionError::Again(format!("{path} has just been changed"))),

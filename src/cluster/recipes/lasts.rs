@@ -28,7 +28,8 @@ use crate::tree::{Life, Op, Revision, Session, Stat, State};
 use cronkeeper_core::clock::{Now, Uptime};
 use cronkeeper_core::job::JobName;
 use cronkeeper_core::ledger::{CommitId, Last, LastSuccess};
-use cronkeeper_core::log_event::{self, TARGET};
+use cronkeeper_core::log;
+use cronkeeper_core::log_event::TARGET;
 use cronkeeper_core::run::{HistoryRecord, Outcome, RunEnd, Version};
 
 /// Records that one session keeps, of some 300 bytes each. With more it forgets all and reads again what it needs.
@@ -245,8 +246,7 @@ impl KnownLasts {
         }
         for (job, ReadLast { last, at, damage }) in read {
             if let Some(damage) = damage {
-                let event = log_event::COORDINATION_REPAIRED;
-                tracing::warn!(target: TARGET, event, path = damage.path, "rewriting the damaged record of a job: {damage}");
+                log!(COORDINATION_REPAIRED, path = damage.path, "rewriting the damaged record of a job: {damage}");
             }
             self.known.insert(job, KnownLast { last, at });
         }

@@ -30,11 +30,13 @@ pub struct Supervisor<C: Connect, K> {
 struct Backoff {
     retry: Duration,
     reports: ReportPauses,
+    /// The error before.
+    error: String,
 }
 
 impl Backoff {
     fn new() -> Self {
-        Self { retry: FIRST_PAUSE, reports: ReportPauses::default() }
+        Self { retry: FIRST_PAUSE, reports: ReportPauses::default(), error: String::new() }
     }
 }
 
@@ -130,12 +132,14 @@ impl<C: Connect, K: Clock> Supervisor<C, K> {
         Some(false)
     }
 
-    /// Waits for the next try, and reports the error unless it was reported recently. Returns `None` if the daemon is
-    /// done.
+    /// Waits for the next try, and reports the error if it is another one, or was not reported recently. Returns `None`
+    /// if the daemon is done.
     async fn pause(&mut self, backoff: &mut Backoff, error: String) -> Option<()> {
         let (now, retry) = (self.clock.now().up, backoff.retry);
         let clock = self.clock.clone();
-        if backoff.reports.is_over(now) {
+        let is_new = backoff.error != error;
+        if backoff.reports.is_over(now) || is_new {
+            backoff.error.clone_from(&error);
             let (explaining, ending) = (self.connect.explain(error.clone()), clock.clone());
             let explained = async move {
                 // Cancellation safe: the diagnosis is only for people, and the next try does not wait for it.

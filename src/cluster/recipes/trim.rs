@@ -50,7 +50,8 @@ use crate::tree::{AtVersion, CommitError, Error, Op, Session};
 use cronkeeper_core::clock::{Clock, Uptime};
 use cronkeeper_core::election::Defined;
 use cronkeeper_core::job::JobName;
-use cronkeeper_core::log_event::{self, TARGET};
+use cronkeeper_core::log;
+use cronkeeper_core::log_event::TARGET;
 use history::{JobHistory, ListedRecord, RecordKey};
 pub use history::{RecordKind, Roster, WrittenRecord};
 use line::JobLine;
@@ -381,7 +382,7 @@ impl<C: Session, K: Clock> Trimmer<C, K> {
     fn refuse(&mut self, job: JobName, why: &str, now: Uptime) {
         self.forget(&job);
         if !self.refused.contains_key(&job) {
-            tracing::warn!(target: TARGET, event = log_event::HISTORY_UNTRIMMED, %job, "the history of job `{job}` cannot be trimmed: {why}");
+            log!(HISTORY_UNTRIMMED, %job, "{why}");
         }
         self.refused.insert(job, now + LEFT_ALONE);
     }

@@ -8,7 +8,6 @@
 mod error;
 mod forgetting;
 mod locking;
-mod outage;
 mod requests;
 mod wanted;
 
@@ -87,7 +86,6 @@ struct Backend {
     timers: Timers,
     /// Writing fails and is being retried.
     suspended: bool,
-    outage: outage::Outage,
     /// Nothing can be written until an operator changes something.
     failed: bool,
     ended: bool,
@@ -157,7 +155,6 @@ impl Backend {
             wanted: wanted::WantedOfNode::default(),
             timers,
             suspended: false,
-            outage: outage::Outage::default(),
             failed: false,
             ended: false,
         }
@@ -287,7 +284,6 @@ impl Backend {
         let done = self.process_requests().and_then(|()| self.update());
         if done.is_ok() && self.suspended && !self.failed {
             self.suspended = false;
-            self.outage.end();
             self.emit(election::Event::Resumed { session: self.session() });
         }
         done

@@ -56,12 +56,10 @@ pub fn ownership(belongs: Ownership) -> tree::Ownership {
     match belongs {
         Ownership::Own => tree::Ownership::Own,
         Ownership::OwnAndEverybody => tree::Ownership::OwnAndEverybody(AS_CONFIGURED),
-        Ownership::Everybody(reason) => tree::Ownership::Everybody(match reason {
-            OpenReason::NoIdentity => NO_IDENTITY,
-            OpenReason::NotIdentified => NOT_IDENTIFIED,
-            OpenReason::CannotBeAsked => CANNOT_BE_ASKED,
-            OpenReason::OpenBefore => OPEN_BEFORE,
-        }),
+        Ownership::Everybody(OpenReason::NoIdentity) => tree::Ownership::Unowned(NO_IDENTITY),
+        Ownership::Everybody(OpenReason::NotIdentified) => tree::Ownership::Everybody(NOT_IDENTIFIED),
+        Ownership::Everybody(OpenReason::CannotBeAsked) => tree::Ownership::Everybody(CANNOT_BE_ASKED),
+        Ownership::Everybody(OpenReason::OpenBefore) => tree::Ownership::Everybody(OPEN_BEFORE),
     }
 }
 

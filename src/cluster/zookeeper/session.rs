@@ -171,11 +171,7 @@ impl Connector {
         if error != self.no_server() {
             return error;
         }
-        let found = diagnosis::of_each(&self.servers, self.tls.as_ref(), patience).await;
-        match self.is_secure() {
-            true => format!("no server gives a session over TLS: {found}"),
-            false => format!("no server gives a session: {found}"),
-        }
+        diagnosis::of_each(&self.servers, self.tls.as_ref(), patience).await
     }
 
     fn is_secure(&self) -> bool {

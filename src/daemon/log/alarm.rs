@@ -1,12 +1,11 @@
 //! Log messages for alarms that were raised or have ended.
 
 use tracing::field::display;
-use tracing::{info, warn};
 
 use cronkeeper_core::clock::instant;
 use cronkeeper_core::engine::{AlarmChange, AlarmNews};
 use cronkeeper_core::job::Alarm;
-use cronkeeper_core::log_event::{self, TARGET};
+use cronkeeper_core::log;
 use cronkeeper_core::run::{RaisedAlarm, millis};
 
 /// Logs an alarm that was raised, or that has ended.
@@ -15,13 +14,13 @@ pub(super) fn changed(AlarmNews { job, alarm, raised, change }: &AlarmNews) {
     let run = run.as_ref().map(display);
     if *change == AlarmChange::Ended {
         let (alarm, raised_at) = (alarm.as_str(), instant(*raised_at));
-        return info!(target: TARGET, event = log_event::ALARM_CLEARED, %job, alarm, run, %raised_at);
+        return log!(ALARM_CLEARED, %job, alarm, run, %raised_at);
     }
     let after_ms = millis(raised_at.duration_since(*since).try_into().unwrap_or_default());
     let since = instant(*since);
     match alarm {
-        Alarm::Late => warn!(target: TARGET, event = log_event::ALARM_LATE, %job, run, %since, after_ms),
-        Alarm::Long => warn!(target: TARGET, event = log_event::ALARM_LONG, %job, run, %since, after_ms),
-        Alarm::Stale => warn!(target: TARGET, event = log_event::ALARM_STALE, %job, %since, after_ms),
+        Alarm::Late => log!(ALARM_LATE, %job, run, %since, after_ms),
+        Alarm::Long => log!(ALARM_LONG, %job, run, %since, after_ms),
+        Alarm::Stale => log!(ALARM_STALE, %job, %since, after_ms),
     }
 }

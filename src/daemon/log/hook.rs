@@ -1,11 +1,10 @@
 //! Log messages for hooks that have ended or were not started.
 
 use tracing::field::display;
-use tracing::{info, warn};
 
 use cronkeeper_core::engine::hooks::{self, HookOutcome};
 use cronkeeper_core::job::JobName;
-use cronkeeper_core::log_event::{self, TARGET};
+use cronkeeper_core::log;
 use cronkeeper_core::process::Exit;
 use cronkeeper_core::run::RunId;
 use cronkeeper_core::start_problem::StartProblem;
@@ -23,41 +22,36 @@ pub(super) fn finished(
     let (outcome, job, run) = (how.as_str(), job.map(display), run.map(display));
     let detail = problem.map(StartProblem::for_record);
     match describe_problem(how, problem) {
-        None => info!(target: TARGET, event = log_event::HOOK_FINISHED, job, run, hook, outcome),
-        Some(why) => warn!(target: TARGET, event = log_event::HOOK_FINISHED, job, run, hook, outcome, detail, "{why}"),
+        None => log!(INFO HOOK_FINISHED, job, run, hook, outcome),
+        Some(why) => log!(WARN HOOK_FINISHED, job, run, hook, outcome, detail, "{why}"),
     }
 }
 
 /// Logs a file of the job that a hook starts without.
 pub(super) fn without_file(hook: &str, job: &JobName, run: Option<&RunId>, problem: &StartProblem) {
-    warn!(
-        target: TARGET,
-        event = log_event::HOOK_WITHOUT_FILE,
+    log!(
+        HOOK_WITHOUT_FILE,
         %job,
         run = run.map(display),
         hook,
         step = problem.step.as_str(),
         path = problem.path,
         error = problem.error,
-        "the hook starts without {problem}",
+        "{problem}",
     );
 }
 
 fn describe_problem(how: HookOutcome, problem: Option<&StartProblem>) -> Option<String> {
     match how {
         HookOutcome::Exited(Exit::Code(0)) => None,
-        HookOutcome::Exited(Exit::Code(code)) => Some(format!("the hook ended with exit code {code}")),
-        HookOutcome::Exited(Exit::Signal { signal, .. }) => Some(format!("signal {signal} ended the hook")),
-        HookOutcome::NotStarted(_) => {
-            let why = problem.map_or_else(|| "it was too late".to_owned(), StartProblem::to_string);
-            Some(format!("the hook was not started: {why}"))
-        }
-        HookOutcome::TimedOut => {
-            Some(format!("the hook took longer than {} s and was terminated", hooks::TIMEOUT.as_secs()))
-        }
-        HookOutcome::Killed => Some("the hook was killed because the node is stopping".to_owned()),
-        HookOutcome::Dropped => {
-            Some("the hook was not started: the node is stopping, or too many hooks are waiting".to_owned())
-        }
+        HookOutcome::Exited(Exit::Code(code)) => Some(format!("exit code {code}")),
+        HookOutcome::Exited(Exit::Signal { signal, .. }) => Some(format!("signal {signal}")),
+        HookOutcome::NotStarted(_) => Some(problem.map_or_else(
+            || "it was too late to start it".to_owned(),
+            |problem| format!("it did not start: {problem}"),
+        )),
+        HookOutcome::TimedOut => Some(format!("it took longer than {} s", hooks::TIMEOUT.as_secs())),
+        HookOutcome::Killed => Some("the node is stopping".to_owned()),
+        HookOutcome::Dropped => Some("the node is stopping, or too many hooks are waiting".to_owned()),
     }
 }

@@ -1,17 +1,25 @@
-//! How long the coordination service was away, to be logged once it is back.
+//! What the log says of an outage: why the service is away, how that changes, and how long it was away once it is back.
+//!
+//! A reason is logged when it first occurs in an outage, then after growing pauses: the backend tries again, and reports,
+//! far more often.
 
 use std::time::Duration;
 
-use tracing::info;
-
 use cronkeeper_core::clock::Uptime;
 use cronkeeper_core::election::Event;
-use cronkeeper_core::log_event::{self, TARGET};
+use cronkeeper_core::log;
 use cronkeeper_core::run::millis;
 
 const SECOND: Duration = Duration::from_secs(1);
 /// The daemon's loop turns more often than that, unless the process is stopped.
 const STANDSTILL: Duration = Duration::from_secs(3);
+/// The first pause between two lines about the same reason. Each pause is twice as long as the one before.
+const FIRST_SILENCE: Duration = Duration::from_secs(5);
+const LONGEST_SILENCE: Duration = Duration::from_secs(600);
+/// If nothing was reported for so long, the next report is about another outage. The backend reports every minute.
+const QUIET: Duration = Duration::from_secs(120);
+/// Most reasons of one outage that are logged when they first occur.
+const MOST_REASONS: usize = 8;
 
 /// The current outage, if there is one.
 #[derive(Debug, Default)]
@@ -21,6 +29,38 @@ pub(in crate::daemon) struct Outage {
     turned: Option<Uptime>,
     /// From when until when this process stood still last.
     stood: Option<(Uptime, Uptime)>,
+    reasons: Option<Reasons>,
+}
+
+/// What was logged of the reasons of an outage.
+#[derive(Debug)]
+struct Reasons {
+    logged: Vec<String>,
+    reported_at: Uptime,
+    /// From when on a known reason is logged again.
+    from: Uptime,
+    silence: Duration,
+}
+
+impl Reasons {
+    fn begin(now: Uptime) -> Self {
+        Self { logged: Vec::new(), reported_at: now, from: now, silence: FIRST_SILENCE }
+    }
+
+    /// Notes a reason. If it is to be logged, returns the time for which it is not logged again.
+    fn note(&mut self, reason: &str, now: Uptime) -> Option<Duration> {
+        self.reported_at = now;
+        let is_new = self.logged.len() < MOST_REASONS && !self.logged.iter().any(|known| known == reason);
+        if is_new {
+            self.logged.push(reason.to_owned());
+        }
+        let is_due = now >= self.from;
+        if is_due {
+            self.from = now + self.silence;
+            self.silence = (self.silence * 2).min(LONGEST_SILENCE);
+        }
+        (is_new || is_due).then(|| self.from.since(now))
+    }
 }
 
 impl Outage {
@@ -37,23 +77,24 @@ impl Outage {
         self.stood.filter(|(_, until)| now.since(*until) <= SECOND).map_or(now, |(from, _)| from)
     }
 
-    /// Notes an event of the election. Logs the end of an outage in which the session was lost, or which lasted since
-    /// the start; `coordination.resumed` tells of any other.
+    /// Logs why the service is away, if there is something new to say, and the end of an outage in which the session was
+    /// lost, or which lasted since the start; `coordination.resumed` tells of any other.
     pub fn follow(&mut self, now: Uptime, event: &Event) {
-        if let Some(away) = self.ended(now, event) {
-            let text = cronkeeper_core::duration::format(if away < SECOND {
-                away
-            } else {
-                Duration::from_secs(away.as_secs())
-            });
-            let away_ms = millis(away);
-            info!(
-                target: TARGET,
-                event = log_event::COORDINATION_RESTORED,
-                away_ms,
-                "the coordination service is back after {text}",
-            );
+        let silence = reason(event).and_then(|reason| self.note(reason, now));
+        if let (Event::Unreachable { retry, error }, Some(silence)) = (event, silence) {
+            log!(COORDINATION_UNREACHABLE, retry_ms = millis(*retry), repeat_ms = millis(silence), error);
         }
+        if let Some(away) = self.ended(now, event) {
+            // Only a short time is worth its milliseconds.
+            let away = if away < SECOND { away } else { Duration::from_secs(away.as_secs()) };
+            log!(COORDINATION_RESTORED, away_ms = millis(away));
+        }
+    }
+
+    /// Notes why the service is away. If that is to be logged, returns the time for which it is not logged again.
+    fn note(&mut self, reason: &str, now: Uptime) -> Option<Duration> {
+        self.reasons.take_if(|known| now.since(known.reported_at) > QUIET);
+        self.reasons.get_or_insert_with(|| Reasons::begin(now)).note(reason, now)
     }
 
     fn ended(&mut self, now: Uptime, event: &Event) -> Option<Duration> {
@@ -63,12 +104,24 @@ impl Outage {
                 None
             }
             Event::Resumed { .. } => {
-                self.since = None;
+                (self.since, self.reasons) = (None, None);
                 None
             }
-            Event::Session { .. } => self.since.take().map(|since| now.since(since)),
+            Event::Session { .. } => {
+                self.reasons = None;
+                self.since.take().map(|since| now.since(since))
+            }
             _ => None,
         }
+    }
+}
+
+/// Why the service is away. `coordination.suspended` says it too.
+fn reason(event: &Event) -> Option<&str> {
+    match event {
+        Event::Suspended { error, .. } => error.as_deref(),
+        Event::Unreachable { error, .. } => Some(error),
+        _ => None,
     }
 }
 
@@ -90,6 +143,32 @@ mod tests {
         outage.ended(at(200), &Event::Suspended { session: id.clone(), error: None });
         outage.ended(at(201), &Event::Resumed { session: id });
         assert_eq!(outage.ended(at(300), &session), None);
+    }
+
+    /// The seconds at which a reason is logged, if one is reported every second, and the pauses that are announced.
+    fn logged(outage: &mut Outage, from: u64, reason: impl Fn(u64) -> String, seconds: u64) -> Vec<(u64, u64)> {
+        let at = |second| Uptime::ZERO + Duration::from_secs(from + second);
+        let note = |second| Some((second, outage.note(&reason(second), at(second))?.as_secs()));
+        (0..seconds).filter_map(note).collect()
+    }
+
+    #[test]
+    fn a_reason_that_lasts_is_logged_after_the_pauses_that_were_announced() {
+        let mut outage = Outage::default();
+        let full = |_| "full".to_owned();
+        assert_eq!(logged(&mut outage, 0, full, 100), [(0, 5), (5, 10), (15, 20), (35, 40), (75, 80)]);
+        assert_eq!(logged(&mut outage, 300, full, 6), [(0, 5), (5, 10)], "another outage");
+        let pauses: Vec<_> = logged(&mut outage, 306, full, 7_200).into_iter().map(|(_, pause)| pause).collect();
+        assert_eq!(pauses[..6], [20, 40, 80, 160, 320, 600]);
+    }
+
+    #[test]
+    fn another_reason_is_logged_at_once_but_not_again_and_again() {
+        let changing = |second| if second % 2 == 0 { "refused" } else { "no quorum" }.to_owned();
+        let shown = logged(&mut Outage::default(), 0, changing, 60);
+        assert_eq!(shown.into_iter().map(|(second, _)| second).collect::<Vec<_>>(), [0, 1, 5, 15, 35]);
+        let ever_new = |second: u64| second.to_string();
+        assert!(logged(&mut Outage::default(), 0, ever_new, 3_600).len() < 25);
     }
 
     #[test]

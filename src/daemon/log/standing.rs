@@ -2,11 +2,9 @@
 
 use std::time::Duration;
 
-use tracing::warn;
-
 use cronkeeper_core::clock::Uptime;
 use cronkeeper_core::election::Member;
-use cronkeeper_core::log_event::{self, TARGET};
+use cronkeeper_core::log;
 
 /// Interval of the warning that all are drained, which an operator can undo at once.
 const SAY_EVERY: Duration = Duration::from_secs(600);
@@ -46,19 +44,8 @@ impl Leaderless {
     pub fn follow(&mut self, now: Uptime, members: &[Member]) {
         let nodes = members.len();
         match self.due(now, members) {
-            Some(Lack::AllDrained) => warn!(
-                target: TARGET,
-                event = log_event::ELECTION_ALL_DRAINED,
-                nodes,
-                "nobody leads and no job runs: every node is drained; `cronkeeper undrain NODE` lets one lead again",
-            ),
-            Some(Lack::NoneMayLead) => warn!(
-                target: TARGET,
-                event = log_event::ELECTION_NOBODY_MAY_LEAD,
-                nodes,
-                "nobody leads, and nothing new is run: no node that may lead is alive; start one without `--lead false`, \
-                 or undrain one",
-            ),
+            Some(Lack::AllDrained) => log!(ELECTION_ALL_DRAINED, nodes),
+            Some(Lack::NoneMayLead) => log!(ELECTION_NOBODY_MAY_LEAD, nodes),
             None => {}
         }
     }

@@ -73,7 +73,7 @@ fn a_user_logs_in_with_the_password_of_a_file_and_a_wrong_one_is_refused() {
     // The rights may be changed under a running cluster, and changed back.
     assert!(etcd.etcdctl(&["--user", "root:secret", "user", "revoke-role", "cron", "cron"]).is_some());
     let said = node.await_event("coordination.unreachable", LONG);
-    assert!(said.text("message").contains("user `cron` may not read"), "{:?}", said.json());
+    assert!(said.text("error").contains("user `cron` may not read"), "{:?}", said.json());
     assert_eq!(node.status(), None, "it goes on trying");
 }
 

@@ -136,7 +136,7 @@ fn while_zookeeper_is_away_a_node_shows_its_own_history_and_says_what_is_wrong()
     assert_eq!(asked(node.spec(), &["tick", "--failed"]).0, Some(1), "what failed elsewhere is not known");
     let refused = format!("{}: connection refused", ensemble.connect_string());
     until("the log names the server and the cause", || {
-        node.events().named("coordination.unreachable").iter().any(|event| event.text("message").contains(&refused))
+        node.events().named("coordination.unreachable").iter().any(|event| event.text("error").contains(&refused))
     });
 }
 

@@ -70,7 +70,7 @@ fn why_a_servers_certificate_is_refused_can_be_had() {
     let spec = usual(node("a", &ensemble.secure_connect_string())).option_path("--zookeeper-ca", &foreign);
     let node = spec.option("--log", "cronkeeper=info,zookeeper_client=debug").start();
     let said = node.await_event("coordination.unreachable", LONG);
-    assert!(said.text("message").contains("zookeeper_client=debug"), "{}", said.plain());
+    assert!(said.text("error").contains("zookeeper_client=debug"), "{}", said.plain());
     node.await_where("log", LONG, |line| line.text("message").contains("InvalidCertificate"));
 }
 

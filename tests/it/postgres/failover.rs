@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use crate::failover::outage::assert_quiet_outage;
 use crate::monitoring::await_value;
 use crate::support::LONG;
 use crate::support::command::{CRONKEEPER, run, texts};
@@ -66,6 +67,20 @@ fn a_server_whose_failover_loses_commits_is_refused_unless_that_is_accepted() {
     let waiting = pair.node("b", &Witness::new()).start();
     let examined = waiting.await_event("coordination.examined", LONG);
     assert_eq!(examined.json()["may_rewind"], false, "{:?}", examined.json());
+}
+
+#[test]
+fn while_the_server_is_dead_the_log_has_a_line_for_each_reason_and_then_fewer_and_fewer() {
+    let mut server = Server::start(&[], &[]);
+    let connect = format!("host=127.0.0.1 port={} dbname=postgres user=postgres", server.port());
+    let spec = Spec::new(CRONKEEPER, "a").postgres(&connect).jobs("jobs: {}").option("--session-timeout", "4s");
+    let node = spec.start();
+    node.await_event("takeover.done", LONG);
+    server.kill();
+    until("the node says again that it retries", || node.events().count("coordination.unreachable") >= 3);
+    assert_quiet_outage(&node, "PostgreSQL");
+    server.start_again();
+    node.await_event("coordination.restored", LONG);
 }
 
 #[test]

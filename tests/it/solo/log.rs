@@ -49,14 +49,16 @@ pub fn until_line(lines: &Receiver<String>, word: &str) -> String {
 }
 
 #[test]
-fn text_is_a_line_an_event_with_its_fields() {
+fn text_is_a_line_an_event_with_time_zone_level_and_sentence() {
     let (_home, process, log) = lines("text");
-    let elected = until_line(&log, "leader.elected");
-    assert!(elected.contains(" INFO ") && elected.contains("node=logger") && elected.contains("token=1"), "{elected}");
-    let said = until_line(&log, "run.output");
-    assert!(said.contains("job=tick") && said.contains("line=said"), "{said}");
+    for said in ["now the leader (token 1, ", "tick started", "tick | said", "tick success in "] {
+        let line = until_line(&log, said);
+        let (time, rest) = line.split_once(' ').expect("the time comes first");
+        assert!(time.ends_with('Z') && time.parse::<jiff::Timestamp>().is_ok(), "{line}");
+        assert!(rest.starts_with(&format!("INFO  {said}")), "{line}");
+    }
     process.signal(Signal::TERM);
-    until_line(&log, "node.stopped");
+    until_line(&log, "stopped: asked to");
     assert_eq!(process.wait_exit(LONG).and_then(|status| status.code()), Some(0));
 }
 

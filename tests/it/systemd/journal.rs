@@ -63,7 +63,7 @@ fn an_entry_has_fields_and_the_priority_of_its_level_and_a_job_forges_neither() 
     // On solo, a node is named after its host and its process.
     assert!(failed["NODE"].as_str().unwrap().starts_with(&host.node(None)), "{failed}");
     let message = failed["MESSAGE"].as_str().unwrap();
-    assert!(message.starts_with("WARN  run.finished ") && message.contains(" job=fails "), "{message}");
+    assert!(message.starts_with("fails failure, exit code 3, after "), "{message}");
 
     await_entries(&host, &["EVENT=run.finished", "JOB=forger"]);
     let output = entries(&host, &["EVENT=run.output", "JOB=forger"]);
@@ -83,14 +83,12 @@ fn an_entry_has_fields_and_the_priority_of_its_level_and_a_job_forges_neither() 
 fn where_text_is_wanted_no_line_is_long_enough_to_be_cut() {
     let Some(host) = host("lines", "CRONKEEPER_LOG_FORMAT=text\n") else { return };
     let ended = |entries: &[Value]| {
-        entries
-            .iter()
-            .any(|entry| entry["MESSAGE"].as_str().is_some_and(|text| text.starts_with("INFO  run.finished ")))
+        entries.iter().any(|entry| entry["MESSAGE"].as_str().is_some_and(|text| text.starts_with("forger success in ")))
     };
     let all = poll(LONG, || Some(entries(&host, &["SYSLOG_IDENTIFIER=cronkeeper"])).filter(|entries| ended(entries)));
     let all = all.expect("the forger ends");
     let texts: Vec<_> = all.iter().map(|entry| entry["MESSAGE"].as_str().unwrap()).collect();
     let forged: Vec<_> = texts.iter().filter(|text| text.contains("token=42")).collect();
-    assert!(!forged.is_empty() && forged.iter().all(|text| text.starts_with("INFO  run.output ")), "{forged:#?}");
+    assert!(!forged.is_empty() && forged.iter().all(|text| text.starts_with("forger | ")), "{forged:#?}");
     assert_eq!(entries(&host, &["--priority=err"]), [] as [Value; 0]);
 }

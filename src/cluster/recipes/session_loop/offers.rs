@@ -17,8 +17,9 @@ use crate::recipes::snapshot;
 use crate::tree::{AtVersion, Error, Life, Session};
 use cronkeeper_core::clock::{Clock, Uptime};
 use cronkeeper_core::ledger::Event;
-use cronkeeper_core::log_event::{self, TARGET};
+use cronkeeper_core::log;
 use cronkeeper_core::run::{RunId, RunRecord, RunState, Version};
+use cronkeeper_core::suggest::counted;
 
 /// Time before a look that failed is repeated.
 const PAUSE: Duration = Duration::from_millis(500);
@@ -237,8 +238,8 @@ async fn remove_bare<S: Session>(line: &S, folder: &str, bare: &[&RunId]) -> Res
         }
     }
     if let Some(path) = offers.first() {
-        let (event, count) = (log_event::COORDINATION_REPAIRED, offers.len());
-        tracing::warn!(target: TARGET, event, path, "removed {count} offers of runs that are not placed on this node");
+        let removed = counted(offers.len(), "offer");
+        log!(COORDINATION_REPAIRED, path, "removed {removed} of runs that are not placed on this node");
     }
     Ok(())
 }

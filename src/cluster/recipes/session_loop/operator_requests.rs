@@ -16,7 +16,7 @@ use crate::recipes::requests;
 use crate::tree::{Limits, Session, Watch};
 use cronkeeper_core::clock::{Clock, Uptime};
 use cronkeeper_core::ledger::OperatorRequests;
-use cronkeeper_core::log_event::{self, TARGET};
+use cronkeeper_core::log;
 
 /// Time before a read that failed is repeated.
 const PAUSE: Duration = Duration::from_millis(500);
@@ -166,13 +166,7 @@ impl Operators {
     /// Checks the sequence numbers of the triggers: once half are used up, they restart as soon as no trigger is left.
     fn note_numbers(&mut self, requests: &OperatorRequests, is_damaged: bool, limits: Limits) {
         if requests::is_high(requests, limits) && self.run_out_of_numbers() {
-            tracing::warn!(
-                target: TARGET,
-                event = log_event::COORDINATION_NUMBERS_LOW,
-                path = paths::TRIGGERS,
-                "half of the sequence numbers of {} are used up; they restart at 0 as soon as no trigger is left there",
-                paths::TRIGGERS
-            );
+            log!(INFO COORDINATION_NUMBERS_LOW, path = paths::TRIGGERS, "they restart at 0 once no trigger is left there");
         }
         let is_empty = requests.triggers.is_empty() && requests.links.is_empty() && !is_damaged;
         self.step(if is_empty { NumbersStep::Empty } else { NumbersStep::Fill });
@@ -198,8 +192,7 @@ impl Operators {
     pub fn renumbered(&mut self, is_done: bool) {
         self.step(if is_done { NumbersStep::Restart } else { NumbersStep::Fill });
         if is_done {
-            let (event, path) = (log_event::COORDINATION_NUMBERS_RESTARTED, paths::TRIGGERS);
-            tracing::info!(target: TARGET, event, path, "the sequence numbers of {path} restarted at 0");
+            log!(COORDINATION_NUMBERS_RESTARTED, path = paths::TRIGGERS);
         }
     }
 

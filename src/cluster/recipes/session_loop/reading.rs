@@ -14,7 +14,8 @@ use crate::tree::{Error, Session, Stat};
 use cronkeeper_core::clock::{Clock, Uptime};
 use cronkeeper_core::job::JobName;
 use cronkeeper_core::ledger::{self, Event, JobEntry, RunLookup};
-use cronkeeper_core::log_event::{self, TARGET};
+use cronkeeper_core::log;
+use cronkeeper_core::log_event::TARGET;
 use cronkeeper_core::run::RunId;
 
 /// Time before a read that failed is repeated.
@@ -201,8 +202,7 @@ fn job_entry(job: &JobName, data: &[u8], stat: &Stat) -> JobEntry {
     let mut damaged = Vec::new();
     let entry = snapshot::job_entry(job.as_str(), data, stat, &mut damaged);
     for damage in damaged {
-        let event = log_event::COORDINATION_REPAIRED;
-        tracing::warn!(target: TARGET, event, path = damage.path, "rewriting the damaged record of a job: {damage}");
+        log!(COORDINATION_REPAIRED, path = damage.path, "rewriting the damaged record of a job: {damage}");
     }
     entry
 }

@@ -17,7 +17,8 @@ use crate::tree::{Ownership, RISK, Secured, Session};
 use cronkeeper_core::clock::{Clock, Uptime};
 use cronkeeper_core::election::Member;
 use cronkeeper_core::lock::LockPath;
-use cronkeeper_core::log_event::{self, TARGET};
+use cronkeeper_core::log;
+use cronkeeper_core::log_event::TARGET;
 use cronkeeper_core::term::NodeName;
 
 /// A leader that takes over, and a node that has just started, have more urgent things to do first.
@@ -113,13 +114,7 @@ impl AccessUpdates {
             Ok(PassResult::Updated(Secured { changed, refused })) => {
                 let is_done = refused.is_empty();
                 if is_done && !std::mem::replace(&mut self.is_reported, changed == 0) {
-                    tracing::info!(
-                        target: TARGET,
-                        event = log_event::COORDINATION_SECURED,
-                        changed,
-                        "{}'s access lists are as the authentication file here says",
-                        C::SERVICE,
-                    );
+                    log!(COORDINATION_SECURED, changed);
                 }
                 node.found_damage(Source::Rights, refused.into_iter().map(|(path, why)| Damage::new(path, why)));
                 if !node.has_reported_open_paths {
@@ -144,16 +139,22 @@ pub(super) fn locks_of_jobs(node: &Node) -> BTreeSet<LockPath> {
     node.desired.defined.as_ref().map(|defined| defined.locks.clone()).unwrap_or_default()
 }
 
-/// Warns if what this node creates is open to everybody. Known as soon as the node has a member.
+/// Says if what this node creates is open to everybody. Known as soon as the node has a member. It is a warning if the
+/// operator wanted it otherwise.
 pub(super) fn warn_if_open_to_everybody<C: Session>(client: &C, node: &mut Node) {
-    let to_whom = match client.ownership() {
+    let (to_whom, is_configured) = match client.ownership() {
         Ownership::Own | Ownership::OfLogin => return,
-        Ownership::OwnAndEverybody(everybody) | Ownership::Everybody(everybody) => everybody,
+        Ownership::OwnAndEverybody(everybody) | Ownership::Unowned(everybody) => (everybody, true),
+        Ownership::Everybody(everybody) => (everybody, false),
     };
-    if !std::mem::replace(&mut node.has_reported_open_paths, true) {
-        let event = log_event::COORDINATION_EXPOSED;
-        let service = C::SERVICE;
-        tracing::warn!(target: TARGET, event, "cronkeeper's data in {service} is open to everybody {to_whom}. {RISK}");
+    if std::mem::replace(&mut node.has_reported_open_paths, true) {
+        return;
+    }
+    let service = C::SERVICE;
+    if is_configured {
+        log!(INFO COORDINATION_EXPOSED, "cronkeeper's data in {service} is open to everybody {to_whom}. {RISK}");
+    } else {
+        log!(WARN COORDINATION_EXPOSED, "cronkeeper's data in {service} is open to everybody {to_whom}. {RISK}");
     }
 }
 
@@ -162,7 +163,7 @@ fn warn_of_exposure(exposed: &[String], node: &mut Node) {
         return;
     }
     for exposure in exposed {
-        tracing::warn!(target: TARGET, event = log_event::COORDINATION_EXPOSED, "{exposure}");
+        log!(WARN COORDINATION_EXPOSED, "{exposure}");
     }
 }
 

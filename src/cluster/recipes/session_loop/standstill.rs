@@ -24,7 +24,7 @@ use std::time::Duration;
 use cronkeeper_core::clock::Uptime;
 use cronkeeper_core::lease::longest_standstill;
 use cronkeeper_core::ledger::{Change, CommitId};
-use cronkeeper_core::log_event::{self, TARGET};
+use cronkeeper_core::log;
 use cronkeeper_core::run::{Nonce, RunRecord, RunState, Version, millis};
 
 /// How far the node has stepped down because the daemon's loop is stalled.
@@ -101,27 +101,15 @@ impl Standstill {
         let stood_ms = millis(now.since(turned));
         match (before, self.stage) {
             (Stage::TakesPart, Stage::OutOfQueue) => {
-                tracing::warn!(
-                    target: TARGET,
-                    event = log_event::NODE_STUCK,
-                    stood_ms,
-                    "the daemon's loop is stuck, perhaps because the state directory's disk does not respond; leaving \
-                     the queue until it turns again"
-                );
+                log!(NODE_STUCK, stood_ms, "leaving the queue until it works again");
                 None
             }
             (Stage::TakesPart | Stage::OutOfQueue, Stage::OutOfCluster) => {
-                tracing::warn!(
-                    target: TARGET,
-                    event = log_event::NODE_STUCK,
-                    stood_ms,
-                    "the daemon's loop is still stuck; removing this node's member, so that other nodes settle its \
-                     runs"
-                );
+                log!(NODE_STUCK, stood_ms, "leaving the cluster, so that other nodes settle its runs");
                 Some(StandstillNews::LeaveCluster)
             }
             (Stage::OutOfQueue | Stage::OutOfCluster, Stage::TakesPart) => {
-                tracing::info!(target: TARGET, event = log_event::NODE_UNSTUCK, "the daemon's loop turns again; rejoining");
+                log!(NODE_UNSTUCK);
                 Some(StandstillNews::Rejoin)
             }
             _ => None,

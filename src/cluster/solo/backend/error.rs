@@ -82,9 +82,7 @@ impl Backend {
         }
         let now = Instant::now();
         self.timers.retry = Some(now + RETRY);
-        if self.outage.is_news(&error, now) {
-            self.emit(election::Event::Unreachable { retry: RETRY, error });
-        }
+        self.emit(election::Event::Unreachable { retry: RETRY, error });
     }
 
     /// The error with the place where it occurred.

@@ -26,7 +26,8 @@ use crate::recipes::wanted::Wanted;
 use crate::tree::{Error, Session};
 use cronkeeper_core::clock::{Clock, Uptime};
 use cronkeeper_core::election::{Event, Failure};
-use cronkeeper_core::log_event::{self, TARGET};
+use cronkeeper_core::log;
+use cronkeeper_core::log_event::TARGET;
 use cronkeeper_core::term::{CandidateName, SessionId, Term, TermEnd};
 
 /// The longest session timeout that servers grant by default, at their usual tick of 2 s.
@@ -178,13 +179,7 @@ impl<C: Session, K: Clock> Election<C, K> {
     fn joined(&mut self, candidate: CandidateName, node: &mut Node) {
         node.has_joined = true;
         if self.candidacy.join(candidate.clone(), self.context.limits()) {
-            tracing::warn!(
-                target: TARGET,
-                event = log_event::COORDINATION_NUMBERS_LOW,
-                path = paths::LEADER,
-                "half of the sequence numbers of /leader are used up; stop every cronkeeper and remove /leader to \
-                 restart at 0"
-            );
+            log!(WARN COORDINATION_NUMBERS_LOW, path = paths::LEADER, "stop every node and delete it to restart at 0");
         }
         self.emit(Event::Joined { candidate });
     }
@@ -272,12 +267,8 @@ impl<C: Session, K: Clock> Election<C, K> {
     /// Removes the candidate of an earlier term, which the servers have lost the removal of: its token has been used, and
     /// tokens only grow.
     fn leave_returned_candidate(&mut self, candidate: &CandidateName, now: Uptime) {
-        tracing::error!(
-            target: TARGET,
-            event = log_event::COORDINATION_REWOUND,
-            path = paths::candidate(candidate),
-            "the coordination service has lost that this candidate was removed; removing it again",
-        );
+        let path = paths::candidate(candidate);
+        log!(COORDINATION_REWOUND, path, "that the candidate {path} of this node was removed; removing it again");
         self.act(Act::NoteLoss);
         self.candidacy.step(QueueStep::Retire);
         // What this node knows of that term is restored before the removal lets another node lead.
@@ -287,14 +278,7 @@ impl<C: Session, K: Clock> Election<C, K> {
     /// Gives up the first position: this node can neither write that it leads nor read the jobs or runs. Another node
     /// may be able to.
     fn leave_it_to_others(&mut self, now: Uptime) {
-        tracing::warn!(
-            target: TARGET,
-            event = log_event::ELECTION_UNFIT,
-            path = paths::LEADER,
-            "this node cannot lead: {} is not writable, and the jobs or runs are not readable; going to the end of \
-             the queue",
-            paths::LEADER
-        );
+        log!(ELECTION_UNFIT, path = paths::LEADER);
         self.candidacy.open_by(OpeningRecord::Queue);
         self.candidacy.step(QueueStep::Retire);
         self.step.postpone(now + self.timeout / 2);
