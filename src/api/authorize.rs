@@ -282,7 +282,9 @@ impl Asked {
             Some(403) => {
                 log!(WARN OPERATOR_REFUSED, request = what, job, run, to, by, role, peer = %caller, code, reason, "{text}");
             }
-            _ => log!(OPERATOR_REFUSED, request = what, job, run, to, by, role, peer = %caller, code, reason, "{text}"),
+            _ => {
+                log!(INFO OPERATOR_REFUSED, request = what, job, run, to, by, role, peer = %caller, code, reason, "{text}")
+            }
         }
     }
 }

@@ -69,6 +69,6 @@ mod tests {
             assert_eq!(text.parse::<Settings>().expect(text).to_string(), shown);
         }
         let error = "http://e1/a//b".parse::<Settings>().expect_err("a part is empty").to_string();
-        assert!(error.contains("`/a//b` is no prefix"), "{error}");
+        assert!(error.contains("`/a//b` is not a prefix"), "{error}");
     }
 }

@@ -37,7 +37,7 @@ fn a_node_that_never_leads_runs_what_it_has_accepted_when_the_leader_dies_and_wh
     a.kill9();
     drop(a);
     let said = worker.await_event("election.nobody_may_lead", LONG);
-    assert_eq!((said.text("level"), said.number("nodes")), ("WARN", Some(1)));
+    assert_eq!((said.text("level"), said.number("nodes")), ("ERROR", Some(1)));
     let (code, out, _) = texts(&ask(worker.spec(), &["status", "--check"]));
     assert!(code == Some(1) && out.contains("nobody leads: no node that may lead is alive"), "{out}");
     let text = asked(worker.spec(), &["status"]);

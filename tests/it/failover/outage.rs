@@ -27,7 +27,10 @@ fn await_resumed(node: &Node) {
 pub fn assert_quiet_outage(node: &Node, service: &str) {
     let events = node.events();
     assert_eq!(events.count("log"), 0, "no library speaks: {}", events.tail());
-    for event in events.all().iter().filter(|event| event.name().starts_with("coordination.")) {
+    // What is open is not about the outage.
+    let of_outage =
+        |event: &&Event| event.name().starts_with("coordination.") && event.name() != "coordination.exposed";
+    for event in events.all().iter().filter(of_outage) {
         assert!(event.text("message").chars().count() <= 160, "{:?}", event.json());
     }
     let said = events.named("coordination.unreachable");

@@ -53,7 +53,7 @@ fn whoever_waits_for_a_run_on_every_node_sees_each_share_and_gets_the_worst_code
     // By its id, the run is its shares.
     let (code, out, err) = typed(a.spec(), &["logs", &run]);
     assert_eq!((code, out.as_str()), (Some(1), ""), "{err}");
-    assert!(err.starts_with(&format!("cronkeeper: run `{run}` has 2 shares, name one:\nSHARE ")), "{err}");
+    assert!(err.starts_with(&format!("cronkeeper: run `{run}` has 2 shares; name one:\nSHARE ")), "{err}");
     assert!(err.contains(&format!("{run}@{}  success\n", a.name())), "{err}");
     assert!(err.contains(&format!("{run}@{}  failure, exit 3\n", b.name())), "{err}");
     let shown = typed(a.spec(), &["logs", &format!("{run}@{}", a.name())]);

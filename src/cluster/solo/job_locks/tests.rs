@@ -276,7 +276,7 @@ fn a_request_above_the_bound_of_threads_is_refused_and_repeated() {
     let first = script(&node.file(X), true).unwrap();
     assert_eq!(node.acquire(1, &[X], true), None);
     let why = Node::refused(node.acquire(2, &[Y], true));
-    assert!(why.contains("waits for 1 locks already"), "{why}");
+    assert!(why.contains("already waits for 1 locks"), "{why}");
     assert!(node.retry().is_empty());
     drop(first);
     node.held(1);

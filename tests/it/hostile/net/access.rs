@@ -127,7 +127,7 @@ fn another_token_counts_after_a_reload_and_a_bad_one_changes_nothing() {
     assert_eq!(get_with(at, "/v1/jobs", &bearer(TOKEN)).code, 401);
     secret(&dir, "token", "short");
     a.signal(Signal::HUP);
-    let is_reported = || a.events().tail().contains("keeping the old token and certificates");
+    let is_reported = || a.events().tail().contains("keeping the old tokens and certificates");
     until("it is reported", is_reported);
     assert_eq!(get_with(at, "/v1/jobs", &bearer(other)).code, 200);
 }
