@@ -24,7 +24,7 @@ fn await_resumed(node: &Node) {
 
 /// What a node has logged in an outage is short and in its own words, and a reason is repeated only after the pause that
 /// the line before named: in twice the time there is one line more.
-pub fn assert_quiet_outage(node: &Node, service: &str) {
+fn assert_quiet_outage(node: &Node, service: &str) {
     let events = node.events();
     assert_eq!(events.count("log"), 0, "no library speaks: {}", events.tail());
     // What is open is not about the outage.
