@@ -51,7 +51,7 @@ pub(super) fn signalled_handover(leads: bool) {
     log!(OPERATOR_REQUESTED, request, by);
     if !leads {
         let reason = TransferError::NotLeading.to_string();
-        log!(OPERATOR_REFUSED, request, by, reason);
+        log!(INFO OPERATOR_REFUSED, request, by, reason, "{request} by {by} refused: {reason}");
     }
 }
 
