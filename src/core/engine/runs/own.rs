@@ -585,16 +585,11 @@ impl Runs {
                 self.apply_kill(cx, run);
                 self.commit_next(cx, run);
             }
-            Some((record, version)) if record.attempt < active.record.attempt && !is_unconfirmed => {
-                // The service has lost that this attempt was begun.
-                active.version = version;
-                if let Some(process) = active.process_mut() {
-                    process.needs_change_owner = true;
-                }
-                self.report_rewound(cx, run);
-                self.commit_next(cx, run);
-            }
-            Some((record, version)) if is_moved_after_loss(cx, active, &record) => {
+            Some((record, version))
+                if record.attempt < active.record.attempt && !is_unconfirmed
+                    || is_moved_after_loss(cx, active, &record) =>
+            {
+                // The service has lost that this attempt was begun, or accepted.
                 active.version = version;
                 if let Some(process) = active.process_mut() {
                     process.needs_change_owner = true;

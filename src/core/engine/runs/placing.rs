@@ -317,7 +317,7 @@ impl Runs {
     /// The service may have changed its servers: gives the nodes time to write again what they have accepted.
     pub(super) fn put_off_placed(&mut self, cx: &Context) {
         self.placing.resumed_at = Some(cx.now.up);
-        let answer_by = self.answers_from(cx);
+        let answer_by = cx.now.up + self.claims_take();
         self.agenda.quiet_until = cx.leads().then_some(answer_by);
         let is_earlier = |placed: &PlacedAt| placed.answer_by < answer_by || placed.unlisted.is_some();
         let is_open = |run: &ActiveRun| run.is_unanswered() && run.placed.as_ref().is_some_and(is_earlier);
@@ -336,8 +336,7 @@ impl Runs {
 
     /// From when on the nodes that are in touch with the service have written again what it may have lost.
     fn answers_from(&self, cx: &Context) -> Uptime {
-        let resumed = self.placing.resumed_at.map(|at| at + self.claims_take());
-        resumed.map_or(cx.now.up, |at| at.max(cx.now.up))
+        self.agenda.quiet_until.map_or(cx.now.up, |until| until.max(cx.now.up))
     }
 
     /// How long the nodes take to write again what they have, once they are in touch with the service.

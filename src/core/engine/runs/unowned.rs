@@ -382,13 +382,13 @@ impl Runs {
         if active.is_local() {
             return;
         }
-        if self.agenda.is_quiet() && matches!(news, News::OwnerGone(..)) {
+        let is_quiet = self.agenda.is_quiet();
+        if is_quiet && matches!(news, News::OwnerGone(..)) {
             self.agenda.gone.insert(run.clone());
         }
         match news {
             News::OwnerGone(owner, Some((record, version)))
-                if !self.agenda.is_quiet() && record.state == RunState::Running
-                    || !self.agenda.is_quiet() && owner == OwnerState::Dead =>
+                if !is_quiet && (record.state == RunState::Running || owner == OwnerState::Dead) =>
             {
                 self.adopt(cx, run, record, version, owner);
             }
