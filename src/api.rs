@@ -133,7 +133,7 @@ pub fn router(sources: Sources) -> Router {
         reads,
         page: page::PageState::default(),
         slow_answers: SlowAnswers::default(),
-        refusals: Arc::default(),
+        refusals: Refusals::default(),
         sources,
     });
     Router::new()
@@ -179,7 +179,7 @@ struct ApiState {
     reads: reads::Reads,
     page: page::PageState,
     slow_answers: SlowAnswers,
-    refusals: Arc<Refusals>,
+    refusals: Refusals,
 }
 
 impl ApiState {

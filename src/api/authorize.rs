@@ -12,10 +12,10 @@
 //! Changes that a caller's role does not allow have a line each, but only [`SINGLE`] of them in a minute, and the rest one
 //! line together: anybody can send them. Whoever may make changes can fill the log anyway.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use super::caller::{self, Caller, Grant};
-use super::minutes::{Counted, MINUTE, Minutes, Sender};
+use super::minutes::{LoggedMinutes, Minutes, Sender};
 use super::network::{Network, Visibility};
 use super::roles::{Need, Role, need, role_of};
 use super::{ApiState, RefusedRequest};
@@ -24,11 +24,8 @@ use axum::http::request::Parts;
 use axum::http::{Extensions, Method, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
-use cronkeeper_core::clock::system;
 use cronkeeper_core::escape::short;
 use cronkeeper_core::log;
-use tokio::runtime::Handle;
-use tokio::time::sleep;
 
 /// Changes of a caller in a minute, refused for its role, that have a line of their own.
 const SINGLE: u64 = 10;
@@ -46,6 +43,15 @@ pub(super) struct Actor {
     /// It has signed in on the page, and sends a cookie.
     is_session: bool,
 }
+
+/// Logs that what an [`Actor`] has asked for is done, with these fields.
+macro_rules! log_requested {
+    ($actor:expr, $($field:tt)+) => {{
+        let $crate::api::authorize::Actor { by, role, peer, .. } = &$actor;
+        cronkeeper_core::log!(OPERATOR_REQUESTED, by, role = role.as_str(), peer, $($field)+);
+    }};
+}
+pub(super) use log_requested;
 
 impl Actor {
     /// Refuses an actor with a lower role.
@@ -230,43 +236,26 @@ impl Drop for Pending {
 pub(super) struct Reason(pub String);
 
 /// Changes that were refused for the caller's role, by caller.
-pub(super) struct Refusals(Mutex<Minutes>);
+pub(super) struct Refusals(Arc<LoggedMinutes>);
 
 impl Default for Refusals {
     fn default() -> Self {
-        Self(Mutex::new(Minutes::new(SINGLE, SINGLE)))
+        Self(LoggedMinutes::new(Minutes::new(SINGLE, SINGLE), log_refused))
     }
 }
 
 impl Refusals {
     /// Logs a change that is not made, or counts it if its caller was refused many. `code` is absent if there was no
     /// answer: then, as after any other error, the change may be made.
-    fn note(self: &Arc<Self>, asked: &Asked, code: Option<StatusCode>, reason: &str) {
-        if code != Some(StatusCode::FORBIDDEN) {
-            return asked.log(code, reason);
-        }
-        let Counted { sender, is_first, is_logged, .. } = self.minutes().count(asked.caller, system::uptime());
-        if is_logged {
+    fn note(&self, asked: &Asked, code: Option<StatusCode>, reason: &str) {
+        if code != Some(StatusCode::FORBIDDEN) || self.0.count(asked.caller).is_logged {
             asked.log(code, reason);
         }
-        // Without a runtime, the node is stopping.
-        if let Some(runtime) = Handle::try_current().ok().filter(|_| is_first) {
-            // There are as many of these tasks as callers that are distinguished.
-            runtime.spawn(Arc::clone(self).log_each_minute(sender));
-        }
     }
+}
 
-    async fn log_each_minute(self: Arc<Self>, sender: Sender) {
-        loop {
-            sleep(MINUTE).await;
-            let Some(count) = self.minutes().end(sender, system::uptime()) else { return };
-            log!(WARN OPERATOR_REFUSED, peer = %sender, count, "{count} more requests from {sender} were refused in a minute");
-        }
-    }
-
-    fn minutes(&self) -> MutexGuard<'_, Minutes> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+fn log_refused(sender: &Sender, count: u64) {
+    log!(WARN OPERATOR_REFUSED, peer = %sender, count, "{count} more requests from {sender} were refused in a minute");
 }
 
 impl Asked {

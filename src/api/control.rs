@@ -19,7 +19,7 @@ use tokio::time::timeout;
 use uuid::Uuid;
 
 use super::admission::Admitted;
-use super::authorize::{Actor, ApiActor};
+use super::authorize::{Actor, ApiActor, log_requested};
 use super::network::Visibility;
 use super::roles::KILL_BY_FORCE;
 use super::show::{job_name, no_such_job};
@@ -28,7 +28,6 @@ use crate::status::{HistoryEntry, Status};
 use cronkeeper_core::clock::system;
 use cronkeeper_core::job::JobName;
 use cronkeeper_core::ledger::{Followed, OperatorError, OperatorFuture};
-use cronkeeper_core::log;
 use cronkeeper_core::run::{KillRequest, Parameters, Reason, RunId, RunState, TriggerRecord};
 use cronkeeper_core::term::NodeName;
 
@@ -181,9 +180,7 @@ impl ApiState {
         let on = Some(listed(&record.on)).filter(|on| !on.is_empty());
         let run = self.recorded(self.sources.operator.trigger(record)).await?;
         // Without the values: the log may go to others than the ledger.
-        let Actor { by, role, peer, .. } = actor;
-        let role = role.as_str();
-        log!(OPERATOR_REQUESTED, request = "trigger", %job, %run, to = on, by, role, peer, parameters = names);
+        log_requested!(actor, request = "trigger", %job, %run, to = on, parameters = names);
         Ok(Triggered { run, notes })
     }
 
@@ -223,13 +220,11 @@ impl ApiState {
         if force {
             actor.require(KILL_BY_FORCE)?;
         }
-        let Actor { by, role, peer, .. } = actor;
-        let kill = KillRequest { reason: Reason::Operator, by: by.clone(), at: system::now().wall, force };
+        let kill = KillRequest { reason: Reason::Operator, by: actor.by.clone(), at: system::now().wall, force };
         let Some(state) = self.recorded(self.sources.operator.kill(run.clone(), kill)).await? else {
             return Err(RefusedRequest::new(StatusCode::NOT_FOUND, format!("run `{run}` is not in flight")));
         };
-        let (request, job, role) = ("kill", run.job(), role.as_str());
-        log!(OPERATOR_REQUESTED, request, %job, %run, force, by, role, peer);
+        log_requested!(actor, request = "kill", job = %run.job(), %run, force);
         Ok(Killing { state })
     }
 }

@@ -9,14 +9,18 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use tokio::runtime::Handle;
+use tokio::time::sleep;
+
 use super::caller::Caller;
-use cronkeeper_core::clock::Uptime;
+use cronkeeper_core::clock::{Uptime, system};
 
 /// Most callers that are distinguished, and so most lines in a minute, less one.
 const MOST_CALLERS: usize = 256;
-pub(super) const MINUTE: Duration = Duration::from_secs(60);
+const MINUTE: Duration = Duration::from_secs(60);
 
 /// Who is counted together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -31,6 +35,43 @@ impl fmt::Display for Sender {
             Self::One(caller) => caller.fmt(f),
             Self::Others => f.write_str("other addresses"),
         }
+    }
+}
+
+/// [`Minutes`] that end by themselves.
+#[derive(Debug)]
+pub(super) struct LoggedMinutes {
+    minutes: Mutex<Minutes>,
+    /// Logs how many of a sender were not logged one by one in a minute.
+    log: fn(&Sender, u64),
+}
+
+impl LoggedMinutes {
+    pub fn new(minutes: Minutes, log: fn(&Sender, u64)) -> Arc<Self> {
+        Arc::new(Self { minutes: Mutex::new(minutes), log })
+    }
+
+    /// Counts one of a caller, and has the log say at the end of each minute what it has not said by then.
+    pub fn count(self: &Arc<Self>, caller: Caller) -> Counted {
+        let counted = self.minutes().count(caller, system::uptime());
+        // Without a runtime, the node is stopping.
+        if let Some(runtime) = Handle::try_current().ok().filter(|_| counted.is_first) {
+            // There are as many of these tasks as callers that are distinguished.
+            runtime.spawn(Arc::clone(self).log_each_minute(counted.sender));
+        }
+        counted
+    }
+
+    async fn log_each_minute(self: Arc<Self>, sender: Sender) {
+        loop {
+            sleep(MINUTE).await;
+            let Some(count) = self.minutes().end(sender, system::uptime()) else { return };
+            (self.log)(&sender, count);
+        }
+    }
+
+    fn minutes(&self) -> MutexGuard<'_, Minutes> {
+        self.minutes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -58,9 +99,9 @@ struct Minute {
 #[derive(Debug)]
 pub(super) struct Counted {
     pub sender: Sender,
-    /// None of this sender was counted, so its first minute begins: the caller of [`Minutes::count`] must call
-    /// [`Minutes::end`] after each [`MINUTE`] until that says `None`.
-    pub is_first: bool,
+    /// None of this sender was counted, so its first minute begins: [`Minutes::end`] must be called after each [`MINUTE`]
+    /// until that says `None`.
+    is_first: bool,
     /// It is to be logged by itself.
     pub is_logged: bool,
     pub in_minute: u64,
@@ -79,7 +120,7 @@ impl Minutes {
         Self { of: HashMap::new(), at_first, again }
     }
 
-    pub fn count(&mut self, caller: Caller, now: Uptime) -> Counted {
+    fn count(&mut self, caller: Caller, now: Uptime) -> Counted {
         let one = Sender::One(caller);
         let sender = if self.of.contains_key(&one) || self.of.len() < MOST_CALLERS { one } else { Sender::Others };
         let is_first = !self.of.contains_key(&sender);
@@ -94,7 +135,7 @@ impl Minutes {
     }
 
     /// Ends a sender's minute. Returns how many were not logged; `None` if all were, and it is forgotten.
-    pub fn end(&mut self, sender: Sender, now: Uptime) -> Option<u64> {
+    fn end(&mut self, sender: Sender, now: Uptime) -> Option<u64> {
         let minute = self.of.get_mut(&sender)?;
         let unlogged = std::mem::replace(minute, Minute::new(now, self.again)).unlogged;
         if unlogged == 0 {

@@ -15,14 +15,13 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, timeout};
 use uuid::Uuid;
 
-use super::authorize::{Actor, ApiActor};
+use super::authorize::{Actor, ApiActor, log_requested};
 use super::control::{PathParam, READ, RequestBody, TIMEOUT, limited_reason, parse_body, unavailable, whole_second};
 use super::{ApiState, RefusedRequest};
 use crate::status::Status;
 use cronkeeper_core::clock::system;
 use cronkeeper_core::election::{Candidate, Queue, TransferError};
 use cronkeeper_core::ledger::ForgetNode;
-use cronkeeper_core::log;
 use cronkeeper_core::run::{Drain, HandoverRequest};
 use cronkeeper_core::suggest::{did_you_mean, nearest};
 use cronkeeper_core::term::{CandidateName, NodeName};
@@ -166,8 +165,7 @@ impl ApiState {
         let drain = drain_after(queue.drained.get(&node), actor.by.clone(), now, limited_reason(reason)?);
         let replaced = self.recorded(self.sources.operator.drain(node.clone(), drain.clone())).await?;
         let reason = drain.reason.as_deref();
-        let (Actor { by, peer, .. }, role) = (&actor, actor.role.as_str());
-        log!(OPERATOR_REQUESTED, request = "drain", to = %node, by, role, peer, reason);
+        log_requested!(actor, request = "drain", to = %node, reason);
         let is_out = |queue: &Queue| !queue.candidates.iter().any(|queued| queued.node.as_ref() == Some(&node));
         let is_out = self.queue_with(until, is_out).await.is_some();
         Ok(Drained { node, drained: drain, replaced, is_out })
@@ -179,8 +177,7 @@ impl ApiState {
             self.require_node(&node).await?;
             return Ok(Undrained { node, was });
         }
-        let (Actor { by, peer, .. }, role) = (&actor, actor.role.as_str());
-        log!(OPERATOR_REQUESTED, request = "undrain", to = %node, by, role, peer);
+        log_requested!(actor, request = "undrain", to = %node);
         Ok(Undrained { node, was })
     }
 
@@ -206,8 +203,7 @@ impl ApiState {
                 return Err(RefusedRequest::new(StatusCode::NOT_FOUND, error));
             }
         }
-        let (Actor { by, peer, .. }, role) = (&actor, actor.role.as_str());
-        log!(OPERATOR_REQUESTED, request = "forget", to = %node, by, role, peer);
+        log_requested!(actor, request = "forget", to = %node);
         Ok(ForgottenNode { node })
     }
 
@@ -215,8 +211,7 @@ impl ApiState {
         let until = Instant::now() + TIMEOUT;
         let named = to.clone();
         let next = named.as_ref().map(NodeName::as_str);
-        let (Actor { by, peer, .. }, role) = (&actor, actor.role.as_str());
-        log!(OPERATOR_REQUESTED, request = "handover", to = next, by, role, peer);
+        log_requested!(actor, request = "handover", to = next);
         let queue = self.read_queue().await;
         let own = Arc::clone(&self.sources.status.borrow());
         let leads = {
@@ -233,7 +228,7 @@ impl ApiState {
             queue if leads => self.hand_over_here(&queue.unwrap_or_default(), to.clone(), until).await,
             Ok(queue) => match to.as_ref().filter(|to| leads_elsewhere(&queue, to)) {
                 Some(leader) => return already(leader),
-                None => self.hand_over_elsewhere(&queue, to.clone(), by, until).await.map(Answer::Resigned),
+                None => self.hand_over_elsewhere(&queue, to.clone(), &actor.by, until).await.map(Answer::Resigned),
             },
             Err(error) => Err(error),
         };
@@ -241,7 +236,7 @@ impl ApiState {
             Ok(Answer::LeadsAlready) => return already(&own.node),
             // The published status was older than the end of the term.
             Ok(Answer::LeadsNoMore) => match self.read_queue().await {
-                Ok(queue) => self.hand_over_elsewhere(&queue, to, by, until).await,
+                Ok(queue) => self.hand_over_elsewhere(&queue, to, &actor.by, until).await,
                 Err(error) => Err(error),
             },
             Ok(Answer::Resigned(done)) => Ok(done),

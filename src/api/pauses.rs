@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use tokio::time::{Duration, Instant, sleep, timeout, timeout_at};
 use uuid::Uuid;
 
-use super::authorize::{Actor, ApiActor};
+use super::authorize::{Actor, ApiActor, log_requested};
 use super::control::{PathParam, RequestBody, TIMEOUT, limited_reason, parse_body, whole_second};
 use super::show::job_name;
 use super::{ApiState, RefusedRequest};
@@ -20,7 +20,6 @@ use cronkeeper_core::duration;
 use cronkeeper_core::job::{Job, JobName, JobSet};
 use cronkeeper_core::ledger::filter::JobPattern;
 use cronkeeper_core::ledger::{ControlEntry, Each};
-use cronkeeper_core::log;
 use cronkeeper_core::run::{LONGEST_HOLD, Pause, Resume, RunId};
 use cronkeeper_core::suggest::{counted, did_you_mean, nearest};
 
@@ -175,11 +174,10 @@ impl ApiState {
         reason: Option<String>,
         length: Option<&str>,
     ) -> Result<Paused, RefusedRequest> {
-        let paused = self.new_pause(actor.by, reason, length)?;
+        let paused = self.new_pause(actor.by.clone(), reason, length)?;
         let pausing = self.sources.operator.pause(job.clone(), Uuid::new_v4(), paused.clone());
         let replaced = self.recorded(pausing).await?;
-        let (by, reason, role, peer) = (&paused.by, paused.reason.as_deref(), actor.role.as_str(), actor.peer);
-        log!(OPERATOR_REQUESTED, request = "pause", %job, by, role, peer, reason);
+        log_requested!(actor, request = "pause", %job, reason = paused.reason.as_deref());
         self.await_held(|of| *of == job).await;
         Ok(Paused { paused, replaced })
     }
@@ -208,9 +206,7 @@ impl ApiState {
             self.require_job(&job)?;
             return Ok(Resumed { was_paused: false });
         };
-        let Actor { by, role, peer, .. } = actor;
-        let role = role.as_str();
-        log!(OPERATOR_REQUESTED, request = "resume", %job, by, role, peer);
+        log_requested!(actor, request = "resume", %job);
         let resumed = timeout_at(until, operator.resumed(job.clone(), pause)).await;
         self.reads.changed();
         let error = match resumed {
@@ -230,7 +226,7 @@ impl ApiState {
         reason: Option<String>,
         length: Option<&str>,
     ) -> Result<PausedMany, RefusedRequest> {
-        let paused = self.new_pause(actor.by, reason, length)?;
+        let paused = self.new_pause(actor.by.clone(), reason, length)?;
         let set = Arc::clone(&self.sources.jobs.borrow());
         let selected = Selected::of(select, &set)?;
         let jobs: Vec<_> = set.jobs.keys().filter(|job| selected.has(job)).cloned().collect();
@@ -241,8 +237,7 @@ impl ApiState {
         let count = counted(jobs.len(), "job");
         let asked = jobs.into_iter().map(|job| (job, Uuid::new_v4())).collect();
         let Each { done, failed } = self.recorded(self.sources.operator.pause_all(asked, paused.clone())).await?;
-        let (by, reason, role, peer) = (&paused.by, paused.reason.as_deref(), actor.role.as_str(), actor.peer);
-        log!(OPERATOR_REQUESTED, request = "pause", by, role, peer, reason, "{count}");
+        log_requested!(actor, request = "pause", reason = paused.reason.as_deref(), "{count}");
         self.await_held(|job| done.contains_key(job)).await;
         let jobs = done.keys().cloned().collect();
         let replaced = done.into_iter().filter_map(|(job, was)| Some((job, was?))).collect();
@@ -263,9 +258,7 @@ impl ApiState {
         let count = counted(jobs.len(), "job");
         let resume = Resume { by: actor.by.clone(), at: whole_second(system::now().wall) };
         let Each { done, failed } = self.recorded(operator.request_resumes(jobs, resume)).await?;
-        let Actor { by, role, peer, .. } = actor;
-        let role = role.as_str();
-        log!(OPERATOR_REQUESTED, request = "resume", by, role, peer, "{count}");
+        log_requested!(actor, request = "resume", "{count}");
         let asked: BTreeMap<JobName, Uuid> = done.into_iter().filter_map(|(job, id)| Some((job, id?))).collect();
         let pending = self.still_paused(&asked, until).await;
         let jobs = asked.into_keys().filter(|job| !pending.contains(job)).collect();

@@ -9,12 +9,11 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use super::authorize::{Actor, ApiActor};
+use super::authorize::{Actor, ApiActor, log_requested};
 use super::control::{PathParam, RequestBody, parse_body, whole_second};
 use super::{ApiState, RefusedRequest};
 use cronkeeper_core::clock::instant;
 use cronkeeper_core::job::{Job, JobName};
-use cronkeeper_core::log;
 use cronkeeper_core::run::{NotRecounted, RecountRequest, Recounted, RunId};
 
 /// The body of `POST /v1/jobs/{job}/recount`.
@@ -66,9 +65,7 @@ impl ApiState {
         let request = RecountRequest { id: Uuid::new_v4(), by: actor.by.clone(), at, history_limit };
         match self.recorded(self.sources.operator.recount(job.clone(), request)).await? {
             Ok(Recounted { from, listed, in_flight }) => {
-                let Actor { by, role, peer, .. } = actor;
-                let role = role.as_str();
-                log!(OPERATOR_REQUESTED, request = "recount", %job, by, role, peer);
+                log_requested!(actor, request = "recount", %job);
                 let next = definition.and_then(|job| next_due(&job, from, &listed));
                 let listed_until = listed.last().copied();
                 Ok(Recounting { at, from, next, listed: listed.len(), listed_until, in_flight })

@@ -2,14 +2,11 @@
 //!
 //! A right token is compared first and never has to wait, so that nobody keeps others behind the same address out.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-
-use tokio::time::sleep;
 
 use crate::api::caller::Caller;
-use crate::api::minutes::{MINUTE, Minutes, Sender};
-use cronkeeper_core::clock::system;
+use crate::api::minutes::{LoggedMinutes, Minutes, Sender};
 use cronkeeper_core::log;
 
 /// Wrong tokens of a caller in a minute that are answered at once.
@@ -19,12 +16,12 @@ const AT_ONCE: u64 = 10;
 #[derive(Debug)]
 pub struct WrongTokens {
     total: AtomicU64,
-    minutes: Mutex<Minutes>,
+    minutes: Arc<LoggedMinutes>,
 }
 
 impl Default for WrongTokens {
     fn default() -> Self {
-        Self { total: AtomicU64::new(0), minutes: Mutex::new(Minutes::new(1, 0)) }
+        Self { total: AtomicU64::new(0), minutes: LoggedMinutes::new(Minutes::new(1, 0), log) }
     }
 }
 
@@ -45,29 +42,13 @@ impl WrongTokens {
     }
 
     /// Counts a wrong token, and logs it if it is its caller's first.
-    pub(super) fn count(self: &Arc<Self>, caller: Caller) -> Answer {
+    pub(super) fn count(&self, caller: Caller) -> Answer {
         self.total.fetch_add(1, Ordering::Relaxed);
-        let counted = self.minutes().count(caller, system::uptime());
+        let counted = self.minutes.count(caller);
         if counted.is_logged {
             log(&counted.sender, 1);
         }
-        if counted.is_first {
-            // There are as many of these tasks as callers that are distinguished.
-            tokio::spawn(Arc::clone(self).log_each_minute(counted.sender));
-        }
         answer(counted.in_minute, counted.seconds_left)
-    }
-
-    async fn log_each_minute(self: Arc<Self>, sender: Sender) {
-        loop {
-            sleep(MINUTE).await;
-            let Some(count) = self.minutes().end(sender, system::uptime()) else { return };
-            log(&sender, count);
-        }
-    }
-
-    fn minutes(&self) -> MutexGuard<'_, Minutes> {
-        self.minutes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
