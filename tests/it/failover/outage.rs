@@ -24,7 +24,7 @@ fn await_resumed(node: &Node) {
 
 /// What a node has logged in an outage is short and in its own words, and a reason is repeated only after the pause that
 /// the line before named: in twice the time there is one line more.
-fn assert_quiet_outage(node: &Node, service: &str) {
+fn assert_quiet_outage(node: &Node) {
     let events = node.events();
     assert_eq!(events.count("log"), 0, "no library speaks: {}", events.tail());
     // What is open is not about the outage.
@@ -38,7 +38,7 @@ fn assert_quiet_outage(node: &Node, service: &str) {
     let since = |from: i64, event: &Event| (at(event) - from) / 1_000;
     let first = at(&said[0]);
     for (index, event) in said.iter().enumerate() {
-        assert!(event.text("message").starts_with(&format!("{service} is unavailable: ")), "{:?}", event.json());
+        assert!(event.text("message").starts_with("ZooKeeper is unavailable: "), "{:?}", event.json());
         assert!(event.number("retry_ms").is_some_and(|retry_ms| retry_ms <= 1_000), "{:?}", event.json());
         let reasons: BTreeSet<&str> = said[..=index].iter().map(|event| event.text("error")).collect();
         let doublings = (since(first, event) / 5 + 1).ilog2() as usize;
@@ -97,7 +97,7 @@ fn after_an_outage_longer_than_the_session_one_leads_and_the_runs_that_went_on_a
         // The daemon logs it less and less often, but keeps trying.
         let said = |node: &Node| node.events().count("coordination.unreachable");
         until("the node says again that it retries", || said(node) >= 3);
-        assert_quiet_outage(node, "ZooKeeper");
+        assert_quiet_outage(node);
     }
     assert_eq!(a.events().named("leader.lost").len(), 1);
     assert!(a.events().named("run.finished").is_empty(), "a run that nobody else can begin goes on");
