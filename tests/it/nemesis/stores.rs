@@ -29,7 +29,7 @@ use super::history::{History, Span};
 use super::plan::{Part, Pick, SentSignal, TIMEOUT};
 use super::supervisors::{Supervisors, send};
 use super::work::Work;
-use super::{SEED, broken_by_the_nodes, logged, seeds};
+use super::{SEED, alone, broken_by_the_nodes, logged, seeds};
 use crate::ledger::txn::Txn;
 use crate::support::LONG;
 use crate::support::node::{Event, Spec};
@@ -138,6 +138,7 @@ pub(crate) use faults;
 
 /// Runs those of the seeds that have this fault of the servers.
 pub fn hold<S: Servers>(fault: S::Fault) {
+    let _alone = alone();
     let ordinarily = u64::try_from(S::FAULTS.len()).expect("there are few");
     let fault_of = |seed: u64| S::FAULTS[usize::try_from(seed % ordinarily).expect("it is small")];
     seeds(ordinarily).filter(|seed| fault_of(*seed) == fault).for_each(|seed| run_seed::<S>(seed, fault));
