@@ -170,6 +170,10 @@ events! {
     INTERNAL_ERROR "internal.error" "a bug of cronkeeper, please report it" [place];
     HOOK_WITHOUT_FILE "hook.without_file" "a hook starts without a file of its job" [job, run, hook, step, path, error];
     HOOK_FINISHED "hook.finished" "a hook ended" [job, run, hook, outcome, detail];
+    NOTICE_SENT "notice.sent" "a channel has got a message" [channel, delivery, count, second_copy];
+    NOTICE_FAILED "notice.failed" "a channel's message was not delivered" [channel, delivery, count, error, retry_ms];
+    NOTICE_GIVEN_UP "notice.given_up" "notifications were given up: a channel does not get them" [channel, count, error];
+    NOTICE_DROPPED "notice.dropped" "a notification was removed, and nobody got it" [notice, reason];
 }
 
 #[cfg(test)]

@@ -156,6 +156,21 @@ fn node(f: &Facts<'_>) -> Option<String> {
         log_event::CLOCK_SKEWED => format!("{} ({} ms)", f.line.message_or_default(), f.any("by_ms")),
         log_event::WARDEN_SILENT => format!("{} ({})", f.line.message_or_default(), f.count("runs", "run")),
         log_event::API_LISTENING => format!("serves the API at {}", f.text("path").unwrap_or(&f.any("address"))),
+        log_event::NOTICE_SENT => {
+            format!("channel {} got a message about {}", f.any("channel"), f.count("count", "notification"))
+        }
+        log_event::NOTICE_FAILED => {
+            format!("channel {} did not get a message{}", f.any("channel"), f.with(": ", "error"))
+        }
+        log_event::NOTICE_GIVEN_UP => format!(
+            "channel {} never gets {}{}",
+            f.any("channel"),
+            f.count("count", "notification"),
+            f.with(": ", "error"),
+        ),
+        log_event::NOTICE_DROPPED => {
+            format!("nobody gets the notification {}{}", f.any("notice"), f.with(": ", "reason"))
+        }
         log_event::LOG_DROPPED => {
             let (output, other) = (f.any("output_lines"), f.any("other_lines"));
             format!(

@@ -63,6 +63,7 @@ fn help_lists_the_commands() {
         handover     Make the leader resign, whichever node is asked
         drain        Keep a node from leading and from new runs; its runs in flight finish
         undrain      Let a drained node lead again
+        notify       Try out the channels of the jobs file that hear of jobs and of the cluster
         forget       Forget a node that is gone for good: jobs on every node no longer count on it
         kill         End a run, on whichever node it is
         exec         Run a job here and now, without a cluster
@@ -89,7 +90,7 @@ fn every_command_has_help() {
     let context = WorkingDirectory::new();
     let commands = [
         "run", "check", "next", "status", "nodes", "history", "trigger", "pause", "resume", "recount", "handover",
-        "drain", "undrain", "forget", "kill", "exec", "lock", "locks", "latch", "barrier", "release",
+        "drain", "undrain", "notify", "forget", "kill", "exec", "lock", "locks", "latch", "barrier", "release",
     ];
     for command in commands.into_iter().chain(["import", "completions", "man"]) {
         let printed = context.enter(&[command, "--help"]);
