@@ -187,8 +187,9 @@ enum About {
 impl About {
     fn failed(self, error: &Error) -> Failed {
         let Some(code) = error.status() else {
-            let said = tls::words(error, "ca_file").unwrap_or_else(|| error.to_string());
             let fate = if matches!(self, Self::Message) { Fate::Doubtful } else { Fate::Refused };
+            let broke = || broken(error).map(|kind| format!("the connection failed: {kind}"));
+            let said = broke().or_else(|| tls::words(error, "ca_file")).unwrap_or_else(|| error.to_string());
             return Failed { fate, why: escape::short(&said, SHOWN), answer: None };
         };
         // What an operator mends on this side is tried again.
@@ -214,6 +215,13 @@ impl About {
             Self::Message => "the mail",
         }
     }
+}
+
+/// How the connection was lost, if it was: rustls explains the end of a connection with a link to its manual.
+fn broken(error: &Error) -> Option<io::ErrorKind> {
+    let lost = std::error::Error::source(error)?.downcast_ref::<io::Error>()?;
+    // What TLS refuses is data that is invalid to it.
+    (!matches!(lost.kind(), io::ErrorKind::InvalidData | io::ErrorKind::Other)).then(|| lost.kind())
 }
 
 /// Sends a mail. One recipient that is refused does not keep it from the others.

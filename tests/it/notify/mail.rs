@@ -23,7 +23,6 @@ pub const PASSWORD: &str = "s3cret";
 #[derive(Clone, Debug)]
 pub struct Taken {
     pub head: String,
-    /// Decoded.
     pub text: String,
 }
 
@@ -141,8 +140,10 @@ impl Talk {
 
 fn parsed(mail: &str) -> Taken {
     let (head, body) = mail.split_once("\n\n").expect("it has a head");
-    let text = BASE64.decode(body.replace('\n', "")).expect("the body is base64");
-    Taken { head: head.to_owned(), text: String::from_utf8(text).expect("the text is UTF-8") }
+    assert!(head.contains("Content-Transfer-Encoding: 7bit"), "the text is ASCII: {head}");
+    // A dot at the beginning of a line is sent twice.
+    let lines = body.lines().map(|line| line.strip_prefix('.').unwrap_or(line));
+    Taken { head: head.to_owned(), text: lines.map(|line| format!("{line}\n")).collect() }
 }
 
 fn say<S: Read + Write>(stream: &mut BufReader<S>, line: &str) -> Option<()> {
