@@ -111,7 +111,8 @@ impl Sources {
     fn status_now(&self) -> Status {
         // The published status is not held while it is copied: the daemon would wait for that.
         let published = Arc::clone(&self.status.borrow());
-        Status::clone(&published).at(system::now(), *self.lease.borrow())
+        let failing_channels = self.metrics.channels().failing();
+        Status { failing_channels, ..Status::clone(&published) }.at(system::now(), *self.lease.borrow())
     }
 }
 

@@ -34,6 +34,7 @@ pub mod man;
 pub mod next;
 pub mod node_args;
 mod nodes;
+mod notify;
 pub mod pause;
 mod progress;
 pub mod recount;
@@ -131,6 +132,17 @@ pub enum Error {
         /// The most similar name, if one is similar enough.
         nearest: Option<String>,
     },
+    #[error("there is no channel `{name}`")]
+    NoSuchChannel {
+        name: String,
+        /// The most similar name, if one is similar enough.
+        nearest: Option<String>,
+    },
+    #[error("{} has no channels", path.display())]
+    NoChannels { path: PathBuf },
+    /// Test messages were not delivered.
+    #[error("{failed} of {of} test messages were not delivered")]
+    NotNotified { failed: usize, of: usize },
     /// The expression of `--schedule` cannot be parsed.
     #[error("`{}` is not a valid schedule", cronkeeper_core::escape::plain(expression))]
     Schedule { expression: String, source: ScheduleError },
@@ -326,6 +338,11 @@ pub enum Command {
     Drain(drain::DrainArgs),
     /// Let a drained node lead again
     Undrain(drain::UndrainArgs),
+    /// Send a test message to the channels of the jobs file
+    ///
+    /// Sends a test message to each channel, from this host and with this host's files, and prints what the service
+    /// answers. No daemon is needed.
+    Notify(notify::Args),
     /// Forget a node that is gone for good: jobs on every node stop waiting for it
     Forget(forget::Args),
     /// End a run, on whichever node it is
@@ -451,6 +468,7 @@ fn dispatch(command: Command, io: &mut Io<'_>) -> Result<Exit, Error> {
         Command::Handover(args) => args.run(io).map_err(Error::from),
         Command::Drain(args) => drain::drain(&args, io).map_err(Error::from),
         Command::Undrain(args) => drain::undrain(&args, io).map_err(Error::from),
+        Command::Notify(args) => args.run(io),
         Command::Forget(args) => args.run(io).map_err(Error::from),
         Command::Kill(args) => kill::run(&args, io).map_err(Error::from),
         Command::Exec(args) => return args.run(io),

@@ -10,6 +10,7 @@
 
 mod after;
 mod calendars;
+mod channels;
 mod content;
 pub mod definition;
 mod files;
@@ -41,12 +42,14 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use calendars::CalendarFiles;
+use channels::{Defined, Mention, unknown};
 use cronkeeper_core::escape;
-use cronkeeper_core::job::{Digest, Group, Job, JobName, JobSet};
+use cronkeeper_core::job::{Channel, ChannelName, Digest, Group, Job, JobName, JobSet};
 use files::Source;
 use host::Host;
 use spanned::{Fault, Position};
 
+pub(crate) use channels::{MOST_CHANNELS, MOST_RECIPIENTS, address, is_this_host, mail_address};
 pub use content::Content;
 pub(crate) use lint::GIVEN_TO_JOBS;
 pub use place::{Excerpt, Place};
@@ -189,9 +192,11 @@ fn join(
     let mut warnings = std::mem::take(&mut calendars.doubts);
     warnings.append(&mut calendars.ends);
     let mut outlines = after::Outlines::default();
+    let mut notify = Channels::default();
     for Source { path, bytes } in sources {
         let checked = validate::file(bytes, calendars.of(path), &mut host);
         outlines.add(path, checked.names, checked.outlines);
+        problems.extend(notify.add(path, checked.channels, checked.mentions, checked.has_lost_channels));
         problems.extend(checked.faults.into_iter().map(|fault| Problem::new(path, fault)));
         warnings.extend(checked.warnings.into_iter().map(|fault| Problem::new(path, fault)));
         for (at, job) in checked.jobs {
@@ -207,6 +212,7 @@ fn join(
             jobs.insert(job.name.clone(), job);
         }
     }
+    problems.extend(notify.unknown());
     let found = outlines.check();
     problems.extend(found.problems);
     warnings.extend(found.warnings);
@@ -217,9 +223,53 @@ fn join(
     };
     in_order(&mut problems);
     in_order(&mut warnings);
-    let reading =
-        if problems.is_empty() { Ok(JobSet::new(jobs, digest(sources, calendar_files))) } else { Err(problems) };
+    let reading = match problems.is_empty() {
+        true => Ok(JobSet::new(jobs, digest(sources, calendar_files)).with_channels(notify.known)),
+        false => Err(problems),
+    };
     (reading, warnings)
+}
+
+/// The channels of all files, and where jobs name them.
+#[derive(Default)]
+struct Channels<'a> {
+    known: BTreeMap<ChannelName, Channel>,
+    positions: BTreeMap<ChannelName, (&'a Path, usize)>,
+    mentions: Vec<(&'a Path, Mention)>,
+    /// A channel is left out because of an error that is reported.
+    is_incomplete: bool,
+}
+
+impl<'a> Channels<'a> {
+    /// Adds those of a file. Returns an error for each that another file has too.
+    fn add(
+        &mut self,
+        path: &'a Path,
+        channels: Vec<Defined>,
+        mentions: Vec<Mention>,
+        is_incomplete: bool,
+    ) -> Vec<Problem> {
+        self.is_incomplete |= is_incomplete;
+        self.mentions.extend(mentions.into_iter().map(|mention| (path, mention)));
+        let mut twice = Vec::new();
+        for Defined { at, name, channel } in channels {
+            if let Some((file, line)) = self.positions.get(&name) {
+                let message = format!("channel `{name}` is already defined in {}:{line}", file.display());
+                twice.push(Problem::new(path, Fault::new(at, message)));
+                continue;
+            }
+            self.positions.insert(name.clone(), (path, at.line));
+            self.known.insert(name, channel);
+        }
+        twice
+    }
+
+    /// An error for each channel that a job names and no file has.
+    fn unknown(&self) -> Vec<Problem> {
+        let mentions = self.mentions.iter().filter(|_| !self.is_incomplete);
+        let wrong = |(path, mention): &(&Path, Mention)| Some(Problem::new(path, unknown(mention, &self.known)?));
+        mentions.filter_map(wrong).collect()
+    }
 }
 
 /// An error message if the job's group has a different limit in an earlier job.

@@ -4,6 +4,7 @@
 //! bytes ── line ──▶ settings, entries, comments ── write ──▶ jobs.yaml
 //!           setting: crontab(5)'s NAME=VALUE      name: a job's name out of its command
 //!           when:    the five fields and macros   yaml: quoting
+//!           mail:    channels out of MAILTO
 //!           input:   the meaning of `%`
 //! ```
 //!
@@ -19,6 +20,7 @@ mod input;
 mod job;
 mod kind;
 mod line;
+mod mail;
 mod name;
 mod setting;
 mod when;

@@ -54,6 +54,9 @@ pub mod output;
 /// The node's own copy of the history, in SQLite.
 pub mod archive;
 
+/// Notifications: sends what the ledger's outbox has to the channels of the jobs file.
+pub mod notices;
+
 /// HTTP on the Unix socket and on TCP, and its client.
 pub mod api;
 

@@ -12,12 +12,14 @@
 //! Memory is bounded: only jobs of the loaded jobs file are counted, each with at most one number for each outcome and
 //! each reason, and the numbers of a removed job are dropped.
 
+mod channels;
 mod counts;
 mod exposition;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 
+pub use self::channels::{ChannelHealth, Health};
 pub use self::counts::{Counts, Histogram, JobCounts, PlacingCounts};
 pub use self::exposition::{Format, Scrape};
 use cronkeeper_core::clock::Uptime;
@@ -88,12 +90,17 @@ impl Recorder {
 
 /// The end of those who show the metrics. Clones share the numbers.
 #[derive(Clone, Debug, Default)]
-pub struct Metrics(Arc<Mutex<Counts>>);
+pub struct Metrics(Arc<Mutex<Counts>>, Health);
 
 impl Metrics {
     /// The numbers as of now.
     pub fn counts(&self) -> Counts {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// What the channels of notifications got; the task that sends notes it there.
+    pub fn channels(&self) -> Health {
+        self.1.clone()
     }
 }
 

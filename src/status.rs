@@ -25,7 +25,7 @@ pub use self::outline::WITHHELD;
 
 use crate::warden::cgroup::hierarchy::Cgroups;
 use cronkeeper_core::election::{Member, Place, Worth};
-use cronkeeper_core::job::Digest;
+use cronkeeper_core::job::{ChannelName, Digest};
 use cronkeeper_core::run::Drain;
 use cronkeeper_core::term::{CandidateName, FencingToken, NodeName, SessionId};
 
@@ -86,6 +86,9 @@ pub struct Status {
     /// leader knows them.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub suspects: BTreeSet<NodeName>,
+    /// The channels of notifications that get nothing, because every attempt fails. Only the leader knows them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub failing_channels: Vec<FailingChannel>,
     /// The nodes whose jobs or time zone data differ from the leader's.
     pub drift: Vec<NodeName>,
     /// Why the ledger could not be read. What it would have added is missing then, or is what the node last knew.
@@ -272,6 +275,18 @@ pub struct MissingMember {
     /// Runs could be placed there: the cluster has a record of it as a place until it is forgotten.
     #[serde(skip)]
     pub was_place: bool,
+}
+
+/// A channel of notifications to which nothing can be delivered.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct FailingChannel {
+    pub channel: ChannelName,
+    /// When the first of the attempts failed.
+    pub since: Timestamp,
+    /// The number of notifications that wait.
+    pub waiting: u64,
+    pub error: String,
 }
 
 /// Between the last look at a node that was alive and the first at which it was gone, if they are close together.

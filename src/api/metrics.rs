@@ -29,7 +29,9 @@ pub(super) async fn metrics(State(state): State<Arc<ApiState>>, headers: HeaderM
     let lasts = lasts.value.filter(|_| status.role.token.is_some());
     let successes = lasts.map(|(lasts, _)| lasts.successes.clone()).unwrap_or_default();
     let wrong_tokens = state.sources.wrong_tokens.total();
-    let scrape = Scrape { is_ready: status.ready && is_turning, is_turning, status, counts, successes, wrong_tokens };
+    let channels = state.sources.metrics.channels().channels();
+    let is_ready = status.ready && is_turning;
+    let scrape = Scrape { is_ready, is_turning, status, counts, successes, wrong_tokens, channels };
     let accept = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
     let format = Format::accepted(accept);
     match scrape.write(format) {

@@ -118,6 +118,7 @@ fn attempt(job: &Arc<Job>, now: Now) -> Start {
         retry_at: None,
         past: Past::default(),
         dependents: Vec::new(),
+        notify: std::collections::BTreeSet::new(),
         placement: None,
         kill: None,
     };

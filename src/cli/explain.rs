@@ -126,6 +126,8 @@ fn exit(error: &Error) -> Exit {
         Error::Solo(error) if is_refused(error) => Exit::Config,
         Error::StateDir(error) | Error::Solo(SoloError::StateDir(error)) if error.is_configuration() => Exit::Config,
         Error::NoSuchJob { .. }
+        | Error::NoSuchChannel { .. }
+        | Error::NoChannels { .. }
         | Error::Schedule { .. }
         | Error::ServiceSettings { .. }
         | Error::TwoServices { .. }
@@ -157,6 +159,7 @@ fn exit(error: &Error) -> Exit {
         | Error::System { .. }
         | Error::StillAlive(_)
         | Error::StillRuns { .. }
+        | Error::NotNotified { .. }
         | Error::Stopped(_)
         | Error::Panicked => Exit::Failed,
         Error::Lock(failure) => failure.exit(),
@@ -168,9 +171,12 @@ fn exit(error: &Error) -> Exit {
 /// The remedy, unless the text of the error already names it.
 fn hint(error: &Error) -> Option<String> {
     let text = match error {
-        Error::NoSuchJob { nearest, .. } | Error::UnknownVariable { nearest, .. } => {
+        Error::NoSuchJob { nearest, .. }
+        | Error::NoSuchChannel { nearest, .. }
+        | Error::UnknownVariable { nearest, .. } => {
             return nearest.as_ref().map(|nearest| format!("did you mean `{nearest}`?"));
         }
+        Error::NoChannels { .. } => "write them under `notify` at the top of the file",
         Error::EmptyVariable { .. } => {
             "give it a value, or remove it; systemd reads it from the environment file, by default \
              /etc/cronkeeper/cronkeeper.env"
@@ -251,6 +257,7 @@ fn hint(error: &Error) -> Option<String> {
         | Error::ServiceSettings { .. }
         | Error::TwoServices { .. }
         | Error::NotStarted { .. }
+        | Error::NotNotified { .. }
         | Error::Stopped(Stopped::Asked) => return None,
     };
     Some(text.to_owned())

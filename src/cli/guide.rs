@@ -298,6 +298,21 @@ pub const GUIDES: &[Guide] = &[
         see_also: &["cronkeeper-drain(8)"],
     },
     Guide {
+        command: "notify",
+        examples: &[
+            ("cronkeeper notify test", "Send a test message to every channel of this host's jobs file"),
+            ("cronkeeper notify test ops --jobs jobs.yaml", "Try one channel before the file is copied to the hosts"),
+        ],
+        exits: &[
+            ("0", "the service of each channel has taken the message"),
+            ("1", "a message was not delivered, or the result cannot be written"),
+            ("2", "wrong usage, or there is no such channel"),
+            BAD_JOBS,
+        ],
+        files: &[JOBS],
+        see_also: &["cronkeeper-check(8)", "jobs.yaml(5)"],
+    },
+    Guide {
         command: "forget",
         examples: &[("cronkeeper forget host-b", "This host is gone for good: jobs on every node stop waiting for it")],
         exits: &[FINE, REFUSED, USAGE, NO_NODE],

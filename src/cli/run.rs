@@ -40,6 +40,7 @@ use crate::daemon::reload::{self, Trigger};
 use crate::daemon::view::View;
 use crate::daemon::{Control, Monitor, MonitorSettings, RealPorts, Shown, orphans, signals};
 use crate::metrics::Recorder;
+use crate::notices::Sender;
 use crate::output::{self, OutputQueue, OutputRetention, OutputStore, Reader};
 use crate::status::Confinement;
 use crate::systemd::{Notifier, Watchdog};
@@ -311,6 +312,14 @@ impl Args {
             wrong_tokens,
             output: OutputSources { kept, peers, is_shared: !self.node.is_in_cluster() },
         };
+        let sender = Sender {
+            node: node.clone(),
+            outbox: started.coordination.outbox.clone(),
+            jobs: sources.jobs.clone(),
+            status: sources.status.clone(),
+            health: sources.metrics.channels(),
+        };
+        let _sending = AbortOnDrop(tokio::spawn(sender.run()));
         let copying = archive.clone().keep_complete(node.clone(), sources.reader.clone(), sources.jobs.clone());
         let _copying = AbortOnDrop(tokio::spawn(copying));
         let (reloads, reloaded) = watch::channel(0);

@@ -37,8 +37,8 @@ pub mod memory;
 /// A store in a file of SQLite.
 pub mod sqlite;
 
-/// TLS to stores.
-mod tls;
+/// TLS to stores, and to those who hear of jobs.
+pub mod tls;
 
 /// Settings of stores that are URLs.
 mod url;

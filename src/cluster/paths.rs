@@ -1,7 +1,7 @@
 //! The paths of a cluster's records, below its root.
 
-use cronkeeper_core::job::JobName;
-use cronkeeper_core::run::{RunId, TriggerSeq};
+use cronkeeper_core::job::{ChannelName, JobName};
+use cronkeeper_core::run::{NoticeSeq, RunId, TriggerSeq};
 use cronkeeper_core::term::{CandidateName, NodeName};
 
 /// The queue.
@@ -34,6 +34,11 @@ pub const PLACES: &str = "/cronkeeper/places";
 /// one.
 pub const OFFERS: &str = "/cronkeeper/offers";
 
+/// Notifications that are to be sent.
+pub const OUTBOX: &str = "/cronkeeper/outbox";
+/// What is known of the delivery of notifications, by channel.
+pub const CHANNELS: &str = "/cronkeeper/channels";
+
 /// What nobody may begin because a store has lost commits. Created with the first loss.
 pub const REWOUND: &str = "/cronkeeper/rewound";
 
@@ -43,8 +48,8 @@ pub const GONE: &str = "/cronkeeper/gone";
 const GONE_NODE: char = '@';
 
 /// The folders of a cluster, outer ones first.
-pub const PARENTS: [&str; 12] =
-    [LEADER, ROOT, NODES, JOBS, RUNNING, HISTORY, LAST, CONTROL, TRIGGERS, WANTED, PLACES, OFFERS];
+pub const PARENTS: [&str; 14] =
+    [LEADER, ROOT, NODES, JOBS, RUNNING, HISTORY, LAST, CONTROL, TRIGGERS, WANTED, PLACES, OFFERS, OUTBOX, CHANNELS];
 
 /// The path of a child.
 pub fn under(parent: &str, name: &str) -> String {
@@ -125,6 +130,20 @@ pub fn gone_node_in(name: &str) -> Option<NodeName> {
 
 pub fn trigger(seq: TriggerSeq) -> String {
     format!("{TRIGGERS}/{:010}", seq.0)
+}
+
+pub fn notice(seq: NoticeSeq) -> String {
+    format!("{OUTBOX}/{:010}", seq.0)
+}
+
+/// The number in a notification's name.
+pub fn notice_seq(name: &str) -> Option<NoticeSeq> {
+    trigger_seq(name).map(|TriggerSeq(number)| NoticeSeq(number))
+}
+
+/// What is known of a channel.
+pub fn channel(name: &ChannelName) -> String {
+    under(CHANNELS, name.as_str())
 }
 
 /// The number in a trigger's name. Only names that servers make have one: [`trigger`] must lead back to the

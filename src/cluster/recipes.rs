@@ -28,6 +28,7 @@ mod losses;
 mod newest_records;
 mod node;
 mod operator;
+mod outbox;
 mod place;
 mod reader;
 mod requests;

@@ -38,6 +38,7 @@ mod last;
 pub mod lock_files;
 mod members;
 mod operator;
+mod outbox;
 mod queue;
 mod read;
 mod reader;

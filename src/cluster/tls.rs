@@ -21,6 +21,8 @@ pub enum Trust {
     Signed(Vec<u8>),
     /// Signed by one of them for the host's name.
     Named(Vec<u8>),
+    /// The same, with a system's authorities, of which some may be of a kind that is not known here.
+    System(Vec<CertificateDer<'static>>),
 }
 
 /// A certificate and its key, PEM.
@@ -86,6 +88,11 @@ pub fn client(trust: Trust, identity: Option<Identity>) -> Result<Arc<ClientConf
             Arc::new(Lenient { provider: Arc::clone(&provider), chain })
         }
         Trust::Named(pem) => chain(&pem, &provider)?,
+        Trust::System(found) => {
+            let mut authorities = RootCertStore::empty();
+            authorities.add_parsable_certificates(found);
+            verifier(authorities, &provider)?
+        }
     };
     let unusable = |error: &dyn fmt::Display| TlsError::Identity(error.to_string());
     let config = ClientConfig::builder_with_provider(provider)
@@ -112,9 +119,13 @@ fn chain(pem: &[u8], provider: &Arc<CryptoProvider>) -> Result<Arc<WebPkiServerV
     for certificate in CertificateDer::pem_slice_iter(pem) {
         authorities.add(certificate.map_err(|error| unusable(&error))?).map_err(|error| unusable(&error))?;
     }
+    verifier(authorities, provider)
+}
+
+fn verifier(authorities: RootCertStore, provider: &Arc<CryptoProvider>) -> Result<Arc<WebPkiServerVerifier>, TlsError> {
     WebPkiServerVerifier::builder_with_provider(Arc::new(authorities), Arc::clone(provider))
         .build()
-        .map_err(|error| unusable(&error))
+        .map_err(|error| TlsError::Authorities(error.to_string()))
 }
 
 /// Accepts certificates for any name, or of anybody.

@@ -163,6 +163,7 @@ fn texts(job: &Job) -> Vec<(String, String)> {
         history_limit,
         alarms: AlarmLimits { late_after, long_after, stale_after },
         hooks,
+        notify,
     } = job;
     let mut texts = Vec::new();
     let mut add = |key: &str, value: Option<String>| texts.extend(value.map(|value| (key.to_owned(), value)));
@@ -210,6 +211,13 @@ fn texts(job: &Job) -> Vec<(String, String)> {
     add("stale_after", stale_after.map(duration::format));
     for (hook, command) in hooks {
         add(hook.as_str(), Some(command_text(command)));
+    }
+    for (channel, kinds) in &notify.0 {
+        let kinds = kinds.as_ref().map(|kinds| kinds.iter().map(|kind| kind.as_str()).collect::<Vec<_>>());
+        add(
+            &format!("notify.{channel}"),
+            Some(kinds.map_or_else(|| "as the channel says".to_owned(), |kinds| list(&kinds))),
+        );
     }
     texts
 }

@@ -42,8 +42,8 @@ const SYNONYMS: [(&str, &[&str]); 26] = [
 /// What replaces a key that has no counterpart.
 const INSTEAD: [(&str, &[&str]); 4] = [
     (
-        "write what notifies somebody under `on_failure`, `on_recovery` or `on_missed`",
-        &["alert", "alerts", "email", "mail", "mail_to", "mailto", "notifications", "notify", "onfailure", "on_error"],
+        "name the job's channels under `notify`, or a command under `on_failure`, `on_recovery` or `on_missed`",
+        &["alert", "alerts", "email", "mail", "mail_to", "mailto", "notifications", "onfailure", "on_error"],
     ),
     ("the job's name is its key: write `NAME:` above its keys", &["id", "job", "name"]),
     ("to keep a job from running, write `enabled: false`", &["disable", "disabled", "suspend", "suspended"]),
@@ -113,6 +113,7 @@ fn right_form(form: Form, MapEntry { key, value, .. }: &MapEntry) -> Option<Stri
                 items.iter().map(|item| Some(format!("{}: success", shown(item.text()?)))).collect();
             Some(format!("`after: {{{}}}`", jobs.filter(|jobs| !jobs.is_empty())?.join(", ")))
         }
+        (Form::Notify, ..) => Some(format!("`{key}: [CHANNEL]`")),
         (Form::Named(known), ..) => Some(format!("`{key}: {{NAME: {{{}: ...}}}}`", known.first()?.name)),
         // Without the value, which may be secret.
         (Form::Texts, ..) => Some(format!("`{key}: {{NAME: value}}`")),

@@ -15,7 +15,7 @@ use super::validate::LocatedSettings;
 use crate::accounts::{self, Account, Unknown};
 use crate::job_files::{self, FileError};
 use cronkeeper_core::clock::system;
-use cronkeeper_core::job::RunAs;
+use cronkeeper_core::job::{RunAs, Target};
 use cronkeeper_core::run::Reason;
 
 /// A host. Looks up each user only once.
@@ -68,6 +68,21 @@ impl Host {
 
     pub(super) fn with(rights: ProcessRights) -> Self {
         Self { rights: Some(rights), ..Self::any() }
+    }
+
+    /// What keeps this host from sending to a channel.
+    pub fn unfit_channel(&self, target: &Target) -> Vec<String> {
+        if !self.looks_at_files {
+            return Vec::new();
+        }
+        let own = nix::unistd::geteuid().as_raw();
+        let secrets = target.secret_files().into_iter().map(|path| (path, job_files::secret(path, own).err()));
+        let authorities = target.ca_file().map(|path| (path, std::fs::File::open(path).err().map(FileError::Io)));
+        let wrong = secrets.chain(authorities).filter_map(|(path, error)| {
+            let error = error.filter(|error| !may_be_closed_to_this_user_alone(error))?;
+            Some(format!("`{}`: {error}", shown(&path.to_string_lossy())))
+        });
+        wrong.collect()
     }
 
     /// The settings of a job that this host cannot fulfil.

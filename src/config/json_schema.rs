@@ -6,16 +6,18 @@
 use serde_json::{Map, Value, json};
 
 use super::after::MAX_ADJACENT;
+use super::channels::CHANNEL;
 use super::keys::KEYS;
 use super::raw::{Form, Key};
 use super::settings::MOST_SECRETS;
-use cronkeeper_core::job::Condition;
+use cronkeeper_core::job::{Condition, NoticeKind};
 
 /// A text that YAML may read as something else: every text of jobs.yaml is taken as written, quoted or not.
 const SCALAR: [&str; 3] = ["string", "number", "boolean"];
 const DURATION: &str = "^([0-9]+d)?([0-9]+h)?([0-9]+m)?([0-9]+s)?([0-9]+ms)?$";
 const SIZE: &str = "^[0-9]+(B|KiB|MiB|GiB|TiB)$";
 const JOB_NAME: &str = "^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$";
+const CHANNEL_NAME: &str = "^[A-Za-z0-9][A-Za-z0-9._-]{0,59}$";
 const VARIABLE_NAME: &str = r"^[^=\s]+$";
 
 /// The schema, in draft 2020-12.
@@ -37,6 +39,16 @@ pub fn document() -> Value {
                 "type": "object",
                 "propertyNames": { "pattern": JOB_NAME },
                 "additionalProperties": { "$ref": "#/$defs/job" },
+            },
+            "notify": {
+                "description": "The channels of notifications, by name.",
+                "type": ["object", "null"],
+                "propertyNames": { "pattern": CHANNEL_NAME },
+                "additionalProperties": {
+                    "type": "object",
+                    "properties": keys(CHANNEL.iter()),
+                    "additionalProperties": false,
+                },
             },
         },
         "required": ["jobs"],
@@ -77,6 +89,14 @@ fn of_form(Key { name, form, .. }: &Key) -> Map<String, Value> {
             let words = words.iter().map(|word| json!(word)).chain([Value::Null]);
             json!({ "enum": words.collect::<Vec<_>>() })
         }
+        // What a channel gets.
+        Form::TextOrTexts if *name == "on" => {
+            let words: Vec<Value> = kinds(true).collect();
+            json!({ "anyOf": [
+                { "enum": words.iter().cloned().chain([Value::Null]).collect::<Vec<_>>() },
+                { "type": "array", "items": { "enum": words } },
+            ] })
+        }
         // `command: true` is the program of that name.
         Form::TextOrTexts => json!({
             "type": ["string", "boolean", "array", "null"],
@@ -113,6 +133,15 @@ fn of_form(Key { name, form, .. }: &Key) -> Map<String, Value> {
                 "additionalProperties": false,
             },
         }),
+        Form::Notify => json!({
+            "type": ["string", "array", "object", "null"],
+            "items": { "type": "string", "pattern": CHANNEL_NAME },
+            "propertyNames": { "pattern": CHANNEL_NAME },
+            "additionalProperties": { "anyOf": [
+                { "enum": kinds(false).chain([Value::Null]).collect::<Vec<_>>() },
+                { "type": "array", "items": { "enum": kinds(false).collect::<Vec<_>>() } },
+            ] },
+        }),
         Form::Fields(fields) | Form::Lists(fields) => json!({
             "type": ["object", "null"],
             "properties": keys(fields.iter()),
@@ -123,6 +152,12 @@ fn of_form(Key { name, form, .. }: &Key) -> Map<String, Value> {
         Value::Object(schema) => schema,
         _ => Map::new(),
     }
+}
+
+/// The words of events.
+fn kinds(takes_cluster: bool) -> impl Iterator<Item = Value> {
+    let kinds = NoticeKind::ALL.into_iter().filter(move |kind| takes_cluster || !kind.is_of_cluster());
+    kinds.map(|kind| kind.as_str().into())
 }
 
 /// Keys without a default, which null could restore.

@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 
 use super::after::Upstream;
 use super::calendars::CalendarsOfFile;
@@ -24,7 +25,7 @@ use cronkeeper_core::duration;
 use cronkeeper_core::environment_file::EnvironmentFile;
 use cronkeeper_core::job::{
     AlarmLimits, CommandLine, Due, Group, HISTORY_LIMIT, Hook, Hooks, Interrupted, Job, JobName, LEAST_HISTORY_LIMIT,
-    Limits, Misfire, OnLeaseEnd, Overlap, Retries, RunAs, RunOn, RunWhere, Splay,
+    Limits, Misfire, Notify, OnLeaseEnd, Overlap, Retries, RunAs, RunOn, RunWhere, Splay,
 };
 use cronkeeper_core::lock::LockPath;
 use cronkeeper_core::schedule::Dst;
@@ -279,6 +280,10 @@ job_keys! {
     /// Raises the alarm `stale` when no run has succeeded for this long. Default: never.
     stale_after: Form::Duration, String => Duration,
         |c, key, given| c.value(key, given, values::positive_duration), merged => Option<Duration>;
+    /// The channels that get notifications about the job: the name of a channel of the top-level `notify`, a list of names, or a map from names to what
+    /// each gets (`{ops: [failure, recovery]}`); `none`: nobody. Default: nobody.
+    notify: Form::Notify, IgnoredAny => Notify,
+        |c, key, given| c.notify(given), or_default => Notify;
     /// A command that runs once per run, when its program has begun for the first time.
     on_start: Form::TextOrTexts, TextOrTexts => CommandLine,
         |c, key, given| c.command(key, given), merged => Option<CommandLine>;
@@ -309,6 +314,9 @@ job_keys! {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct File {
+    /// Read from the tree.
+    #[serde(default, rename = "notify")]
+    pub _notify: Option<IgnoredAny>,
     #[serde(default)]
     pub defaults: Option<Block>,
     /// Missing only if an error already reports that.
@@ -391,6 +399,7 @@ pub(super) fn job(name: JobName, due: Due, values: Merged) -> Option<Job> {
             stale_after: values.stale_after,
         },
         hooks: hooks.into_iter().filter_map(|(hook, command)| Some((hook, command?))).collect::<Hooks>(),
+        notify: values.notify,
     })
 }
 

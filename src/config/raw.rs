@@ -42,6 +42,8 @@ pub(super) enum Form {
     Lists(&'static [Key]),
     /// A map from names to maps from these keys to texts. All of the keys are required.
     Named(&'static [Key]),
+    /// Names of channels, or a map from them to texts or lists of texts.
+    Notify,
 }
 
 /// A key that a map may have.

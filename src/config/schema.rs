@@ -54,8 +54,10 @@ impl Check<'_> {
             "defaults" if entry.value.is_null() => Some(entry.clone()),
             "defaults" => self.block(entry, "defaults", self.keys.not_in_defaults),
             "jobs" => self.jobs(entry),
+            // Checked with the values.
+            "notify" => Some(entry.clone()),
             key => {
-                let hint = did_you_mean(nearest(key, ["defaults", "jobs"]));
+                let hint = did_you_mean(nearest(key, ["defaults", "jobs", "notify"]));
                 self.fault(entry.at, format!("`{}` is not a key of a jobs file{hint}", shown_key(key)));
                 None
             }
@@ -129,7 +131,7 @@ impl Check<'_> {
 }
 
 /// The errors in the form of a value. Null is always valid, because it restores the default.
-fn wrong_form(form: Form, entry: &MapEntry) -> Vec<(Position, String)> {
+pub(super) fn wrong_form(form: Form, entry: &MapEntry) -> Vec<(Position, String)> {
     let (key, node) = (&entry.key, &entry.value);
     if node.is_null() {
         return Vec::new();
@@ -178,6 +180,14 @@ fn wrong_form(form: Form, entry: &MapEntry) -> Vec<(Position, String)> {
             entries.iter().flat_map(|entry| wrong_named(key, entry, known)).collect()
         }
         (Form::Named(_), _) => wrong("a map of maps"),
+        (Form::Notify, Value::Map(entries)) => {
+            let events = |entry: &MapEntry| {
+                let wrong = wrong_form(Form::TextOrTexts, entry).into_iter();
+                wrong.map(|(at, why)| (at, format!("`{key}`: {why}"))).collect::<Vec<_>>()
+            };
+            entries.iter().flat_map(events).collect()
+        }
+        (Form::Notify, _) => wrong_form(Form::TextOrTexts, entry),
     }
 }
 

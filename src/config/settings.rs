@@ -8,8 +8,11 @@ use std::fmt::Display;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use serde::de::IgnoredAny;
+
 use super::after::{self, Upstream};
 use super::calendars::CalendarsOfFile;
+use super::channels;
 use super::process::{self, LimitSettings};
 use super::raw::merged;
 use super::raw::{Given, TextOrTexts};
@@ -18,7 +21,7 @@ use super::spanned::{Fault, MapEntry, Node, Position};
 use super::values;
 use cronkeeper_core::duration;
 use cronkeeper_core::environment_file::is_variable_name;
-use cronkeeper_core::job::{CommandLine, Condition, Group, JobName, Retries, RunWhere};
+use cronkeeper_core::job::{CommandLine, Condition, Group, JobName, Notify, Retries, RunWhere};
 use cronkeeper_core::schedule::{DatesFile, Dst, Schedule};
 use cronkeeper_core::suggest::{did_you_mean, nearest};
 
@@ -247,6 +250,12 @@ impl<'a> ValueChecker<'a> {
                 None
             }
         }
+    }
+
+    /// The channels that get notifications about the job.
+    pub fn notify(&mut self, given: Given<IgnoredAny>) -> Given<Notify> {
+        let Some(Some(IgnoredAny)) = given else { return given.map(|_| None) };
+        Some(Some(channels::of_block(self.node, self.title, self.faults)?))
     }
 
     pub fn limits(&mut self, given: Given<BTreeMap<String, Option<String>>>) -> Given<LimitSettings> {

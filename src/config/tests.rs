@@ -9,6 +9,7 @@ mod given_files;
 mod hooks;
 mod hostile;
 mod meant;
+mod notify;
 mod positions;
 mod reference;
 mod shells;

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use super::after::Outline;
 use super::calendars::CalendarsOfFile;
+use super::channels::{self, Defined, Mention};
 use super::host::Host;
 use super::keys::{self, BlockSettings, Merged};
 use super::lint;
@@ -27,6 +28,11 @@ pub(super) struct Checked {
     pub names: Option<Vec<String>>,
     /// Upstreams of all jobs with valid names.
     pub outlines: Vec<Outline>,
+    pub channels: Vec<Defined>,
+    /// Where jobs, and the defaults, name channels.
+    pub mentions: Vec<Mention>,
+    /// A channel is left out, because something is wrong with it or with the file.
+    pub has_lost_channels: bool,
     pub faults: Vec<Fault>,
     pub warnings: Vec<Fault>,
 }
@@ -35,21 +41,28 @@ pub(super) struct Checked {
 pub(super) fn file(bytes: &[u8], calendars: CalendarsOfFile<'_>, host: &mut Host) -> Checked {
     let text = match source::text(bytes) {
         Ok(text) => text,
-        Err(fault) => return Checked { faults: vec![fault], ..Checked::default() },
+        Err(fault) => return Checked { faults: vec![fault], has_lost_channels: true, ..Checked::default() },
     };
     let spanned::Spanned { root, mut faults, .. } = spanned::read(text);
     let names = root.as_ref().map(|root| names(root));
     let Some(sound) = root.and_then(|root| schema::sound_part(&root, keys::KEYS, &mut faults)) else {
-        return Checked { faults, names, ..Checked::default() };
+        return Checked { faults, names, has_lost_channels: true, ..Checked::default() };
     };
     let raw = match typed(text, &sound, faults.is_empty()) {
         Ok(raw) => raw,
         Err(fault) => {
             faults.push(fault);
-            return Checked { faults, names, ..Checked::default() };
+            return Checked { faults, names, has_lost_channels: true, ..Checked::default() };
         }
     };
-    let checked = Checked { faults, names, ..Checked::default() };
+    let before = faults.len();
+    let channels = sound.entry("notify").map(|notify| channels::defined(notify, &mut faults)).unwrap_or_default();
+    let has_lost_channels = faults.len() > before;
+    for Defined { at, name, channel } in &channels {
+        let wrong = host.unfit_channel(&channel.target).into_iter();
+        faults.extend(wrong.map(|why| Fault::new(*at, format!("channel `{name}`: {why}"))));
+    }
+    let checked = Checked { faults, names, channels, has_lost_channels, ..Checked::default() };
     let calendars = FileCalendars { named: calendars, made: BTreeMap::new() };
     FileCheck {
         lines: Lines::of(text),
@@ -157,6 +170,8 @@ impl FileCheck<'_> {
             }
             _ => BlockSettings::default(),
         };
+        let mentions = node.as_ref().map(|node| channels::mentions(node, "defaults"));
+        self.checked.mentions.extend(mentions.into_iter().flatten());
         let defaults = LocatedSettings { settings, node };
         self.checked.warnings.extend(lint::about_defaults(&defaults, &self.lines));
         defaults
@@ -166,6 +181,7 @@ impl FileCheck<'_> {
         let title = format!("job `{}`", shown(&entry.key));
         let (zones, faults) = (&mut self.zones, &mut self.checked.faults);
         let settings = keys::check(block, &entry.value, &title, zones, self.calendars.named, faults);
+        self.checked.mentions.extend(channels::mentions(&entry.value, &title));
         let own = LocatedSettings { settings, node: Some(Rc::clone(&entry.value)) };
         let name = JobName::parse(&entry.key)
             .map_err(|error| self.fault(entry.at, error.to_string().replace(&entry.key, &shown(&entry.key))))

@@ -44,7 +44,7 @@ use tokio::sync::watch;
 use crate::clock::Uptime;
 use crate::election::{Defined, Queue};
 use crate::job::JobName;
-use crate::ledger::{Filter, Last, Newest, Operator, Snapshot, Window};
+use crate::ledger::{Filter, Last, Newest, Operator, Outbox, Snapshot, Window};
 use crate::run::{HistoryRecord, RunId, RunRecord};
 use crate::{election, ledger, run_lock};
 
@@ -110,6 +110,8 @@ pub struct Coordination {
     pub reader: Arc<dyn Reader>,
     /// Writes the requests of operators.
     pub operator: Arc<dyn Operator>,
+    /// The notifications that are to be sent.
+    pub outbox: Arc<dyn Outbox>,
 }
 
 /// The backend's end.
@@ -133,14 +135,14 @@ impl Service {
 }
 
 /// Creates both ends. `ledger` serves the operators' reads and requests.
-pub fn channels<L: Reader + Operator + 'static>(ledger: Arc<L>) -> (Coordination, Service) {
+pub fn channels<L: Reader + Operator + Outbox + 'static>(ledger: Arc<L>) -> (Coordination, Service) {
     let (request_sender, requests) = unbounded_channel();
     let (event_sender, events) = unbounded_channel();
     let (lease_sender, lease) = watch::channel(Lease::NONE);
     let (turned, turns) = watch::channel(Uptime::ZERO);
-    let (reader, operator) = (ledger.clone(), ledger);
+    let (reader, operator, outbox) = (ledger.clone(), ledger.clone(), ledger);
     (
-        Coordination { requests: request_sender, events, lease, turned, reader, operator },
+        Coordination { requests: request_sender, events, lease, turned, reader, operator, outbox },
         Service { requests, events: event_sender, lease: lease_sender, turned: turns },
     )
 }

@@ -7,6 +7,7 @@ mod due;
 mod edit;
 mod execution;
 mod hooks;
+mod notify;
 mod place;
 mod set;
 mod splay;
@@ -26,6 +27,7 @@ pub use alarms::{Alarm, AlarmLimits};
 pub use due::{Condition, Due};
 pub use edit::Edit;
 pub use hooks::{Hook, Hooks, NodeHook};
+pub use notify::{BadChannelName, Channel, ChannelName, NoticeKind, NoticeKinds, Notify, Target, Url};
 pub use place::{BadLabel, Label, Labels, MOST_LABELS, Requirement, RunOn, RunWhere};
 pub use set::{Difference, JobSet};
 pub use splay::Splay;
@@ -283,6 +285,8 @@ pub struct Job {
     pub history_limit: u16,
     pub alarms: AlarmLimits,
     pub hooks: Hooks,
+    /// Who hears of the job.
+    pub notify: Notify,
 }
 
 /// Digest of a text: the first 16 hexadecimal digits of its SHA-256.

@@ -10,6 +10,7 @@ mod last;
 mod last_shares;
 mod newest;
 mod operator;
+mod outbox;
 mod pipeline;
 mod write;
 
@@ -26,13 +27,17 @@ pub use self::filter::Filter;
 pub use self::last::{Last, LastEnd, WrittenEnd};
 pub use self::last_shares::LastShares;
 pub use self::newest::{Gathering, Newest, Window};
+pub use self::outbox::{ChannelEntry, Outbox};
 pub use self::pipeline::Pipelines;
 pub use self::write::{Bell, Existing, Write};
 use crate::job::{JobName, LEAST_HISTORY_LIMIT};
 use crate::run::{
-    HistoryRecord, JobRecord, Link, Outcome, RunEnd, RunId, RunRecord, RunState, Skip, TriggerSeq, Version,
+    HistoryRecord, JobRecord, Link, Notice, Outcome, RunEnd, RunId, RunRecord, RunState, Skip, TriggerSeq, Version,
 };
 use crate::term::{FencingToken, NodeName};
+
+/// More bytes than a notification takes besides a run's output.
+const SMALL_NOTICE: usize = 2 << 10;
 
 /// Identifies one of the commits in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -229,11 +234,43 @@ pub enum Change {
         /// True if the writer's own candidate guards the write too.
         as_leader: bool,
     },
+    /// Another change, with notifications that are left in the same atomic write. Those of an end are in its run.
+    Noticed { change: Box<Change>, notices: Vec<Notice> },
 }
 
 impl Change {
+    /// The change with these notifications.
+    #[must_use]
+    pub fn with_notices(self, notices: Vec<Notice>) -> Self {
+        if notices.is_empty() { self } else { Self::Noticed { change: Box::new(self), notices } }
+    }
+
+    /// The notifications that this change leaves, in the same atomic write. `before`: of an end, the outcome that it is
+    /// compared with.
+    pub fn notices(&self, before: Option<Outcome>) -> Vec<Notice> {
+        match self {
+            Self::Noticed { change, notices } => notices.iter().cloned().chain(change.notices(before)).collect(),
+            Self::End { end, .. } => Notice::of_end(end, before),
+            _ => Vec::new(),
+        }
+    }
+
+    /// Most bytes of its notifications, and how many there are at most.
+    pub fn most_notices(&self) -> (usize, usize) {
+        match self {
+            Self::Noticed { notices, .. } => (notices.len() * SMALL_NOTICE, notices.len()),
+            Self::End { end, .. } => {
+                let most = end.run.notify.len().min(2);
+                // Of a character that JSON escapes, one byte becomes six.
+                (most * (SMALL_NOTICE + end.tail.len() * 6), most)
+            }
+            _ => (0, 0),
+        }
+    }
+
     pub fn job(&self) -> &JobName {
         match self {
+            Self::Noticed { change, .. } => change.job(),
             Self::Advance { job, .. }
             | Self::DropTrigger { job, .. }
             | Self::DropLinks { job, .. }
@@ -270,6 +307,7 @@ impl Change {
             | Self::Kill { .. } => true,
             Self::ChangeOwner { .. } | Self::Restore { .. } | Self::Accept { .. } | Self::Refuse { .. } => false,
             Self::End { as_leader, .. } => *as_leader,
+            Self::Noticed { change, .. } => change.is_fenced(),
         }
     }
 
@@ -283,6 +321,7 @@ impl Change {
                 matches!(run.state, RunState::Running | RunState::Placed) && run.token != token
             }
             Self::ShareOut { shares, .. } => shares.iter().any(|run| run.token != token),
+            Self::Noticed { change, .. } => change.is_of_another_term(token),
             Self::Advance { .. }
             | Self::DropTrigger { .. }
             | Self::DropLinks { .. }
@@ -307,6 +346,7 @@ impl Change {
             | Self::SkipRun { links, .. } => links.clone(),
             Self::ShareOut { skips, .. } => skips.iter().flat_map(|write| write.links.clone()).collect(),
             Self::End { end, .. } => Link::of_end(end).collect(),
+            Self::Noticed { change, .. } => change.links(),
             Self::Advance { skip: None, .. }
             | Self::Resume { skip: None, .. }
             | Self::Begin { .. }

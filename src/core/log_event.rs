@@ -258,6 +258,13 @@ events! {
     HOOK_WITHOUT_FILE "hook.without_file" WARN [job, run, hook, step, path, error]
         ": its hook {hook} starts without {message}";
     HOOK_FINISHED "hook.finished" INFO | WARN [job, run, hook, outcome, detail] ": {hook}: {outcome}[, {message}]";
+    NOTICE_SENT "notice.sent" INFO [channel, delivery, count, second_copy]
+        "channel {channel}: sent a message about {count:notification}[; {doubt}]";
+    NOTICE_FAILED "notice.failed" WARN [channel, delivery, count, error, retry_ms]
+        "channel {channel}: a message about {count:notification} was not delivered: {error}[; trying again in {retry_ms}]";
+    NOTICE_GIVEN_UP "notice.given_up" ERROR [channel, count, error]
+        "channel {channel}: giving up {count:notification}[: {error}]";
+    NOTICE_DROPPED "notice.dropped" WARN [notice, reason] "notification {notice} dropped: {reason}";
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ mod id;
 pub mod journal;
 mod link;
 mod node_control;
+mod notice;
 mod over;
 mod parameters;
 mod placement;
@@ -33,6 +34,7 @@ pub use control::{ControlRecord, Pause, Resume};
 pub use id::{BadRunId, RunId};
 pub use link::{Link, Note, Span, UpstreamResult};
 pub use node_control::{Drain, HandoverRequest, NodeControl};
+pub use notice::{ChannelRecord, Notice, NoticeSeq, Sending};
 pub use over::{OverAttempt, OverAttempts, REMEMBERED};
 pub use parameters::{BadParameters, Parameters, UnreadableRecord};
 pub use placement::{Placement, Refusal, RefusalReason};
@@ -41,7 +43,7 @@ pub use skip::{Skip, SkipReason};
 pub use traces::{BeginNote, KnownBy, LONGEST_HOLD, Traces};
 pub use trigger::{Trigger, TriggerRecord, TriggerSeq};
 
-use crate::job::{Digest, Interrupted, Job, JobName, OnLeaseEnd};
+use crate::job::{Digest, Interrupted, Job, JobName, NoticeKinds, OnLeaseEnd};
 use crate::term::{FencingToken, NodeName, SessionId};
 
 /// The version of a record in the ledger: 0 when created, incremented by every change.
@@ -240,6 +242,9 @@ pub struct RunRecord {
     /// The jobs that run directly after this one. The node that ends the run writes a [`Link`] for each.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub dependents: Vec<JobName>,
+    /// What whoever ends the run leaves a notification of, as the leader's file said at the attempt's begin.
+    #[serde(default, skip_serializing_if = "NoticeKinds::is_empty")]
+    pub notify: NoticeKinds,
     /// If the attempt was placed: what its node must know of that, and has said to it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub placement: Option<Box<Placement>>,

@@ -15,6 +15,8 @@ pub(super) struct CrontabEntry {
     pub input: Option<String>,
     /// The flag `-s` of OpenBSD and FreeBSD: not started while the last run is still running.
     pub single: bool,
+    /// The flag `-n` of OpenBSD and FreeBSD: no mail about what went well.
+    pub mails_failures_only: bool,
     /// It maintains the host on which it runs.
     pub is_of_each_host: bool,
     pub remarks: Vec<Remark>,
@@ -52,7 +54,8 @@ pub(super) fn read(line: &str, system: bool) -> Result<CrontabEntry, String> {
     let (about_host, program) = host_work::remarks(&command);
     remarks.extend(about_host);
     let is_of_each_host = program.is_some();
-    Ok(CrontabEntry { when, user, command, input, single: flags.contains('s'), is_of_each_host, remarks })
+    let (single, mails_failures_only) = (flags.contains('s'), flags.contains('n'));
+    Ok(CrontabEntry { when, user, command, input, single, mails_failures_only, is_of_each_host, remarks })
 }
 
 /// Takes the user: `name`, or FreeBSD's `name:group/class`.
@@ -107,7 +110,7 @@ fn must_be_a_command(command: &str) -> Result<(), String> {
 
 fn about_flags(flags: &str) -> Vec<Remark> {
     let known = [
-        ('n', Remark::loss("`-n` limits cron's mail to failures; cronkeeper sends no mail")),
+        ('n', Remark::same("`-n`: no mail about what went well")),
         ('q', Remark::loss("`-q` turns cron's logging off; cronkeeper logs every run")),
         ('s', Remark::same("`-s`: not started while the last run is still running")),
     ];

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 
 use super::Remark;
 use super::line::{Line, LineKind};
+use super::mail;
 use super::setting::Setting;
 use super::yaml::{comment, quoted};
 use cronkeeper_core::environment_file::{LONGEST_STRING, is_variable_name};
@@ -66,16 +67,7 @@ pub(super) fn refused(setting: &Setting) -> Option<&'static str> {
 pub(super) fn remarks(setting: &Setting) -> Vec<Remark> {
     let Setting { name, value } = setting;
     let value = comment(value);
-    let no_mail = |what: String| Remark::loss(format!("{what}: cronkeeper sends no mail; output goes to the log"));
     let remark = match name.as_str() {
-        "MAILTO" if value.is_empty() => Remark::same("no mail in either case; output goes to the log"),
-        "MAILTO" => {
-            let instead = format!(
-                r#"to get mail about failures: on_failure: (printf "Subject:%s failed\n\n" "$CRONKEEPER_JOB"; cat) | /usr/sbin/sendmail -i {value}"#
-            );
-            return vec![no_mail(format!("MAILTO={value}")), Remark::same(instead)];
-        }
-        "MAILFROM" | "CONTENT_TYPE" | "CONTENT_TRANSFER_ENCODING" => no_mail(name.clone()),
         "CRON_TZ" if setting.value.is_empty() => {
             Remark::same("CRON_TZ=: the time zone of the host again, as in cronie")
         }
@@ -97,7 +89,7 @@ pub(super) fn remarks(setting: &Setting) -> Vec<Remark> {
         "HOME" if !value.starts_with('/') => {
             Remark::loss(format!("HOME={value}: not an absolute path, so the commands do not start there"))
         }
-        _ => return Vec::new(),
+        _ => return mail::remark(setting).into_iter().collect(),
     };
     vec![remark]
 }

@@ -10,6 +10,7 @@ use super::entry::CrontabEntry;
 use super::environment::{self, Environment};
 use super::job::{JobCommand, YamlKeys};
 use super::line::{Line, LineKind};
+use super::mail::{self, MailChannels};
 use super::name::JobNames;
 use super::setting::Setting;
 use super::when;
@@ -45,6 +46,9 @@ struct Writer<'a> {
     shared: Environment,
     zone: String,
     names: JobNames,
+    mail: MailChannels,
+    /// The channel that all jobs have unless they name another.
+    shared_mail: Option<String>,
     /// Users and groups that were looked up, each with what is missing of them.
     looked_up: BTreeMap<RunAs, Option<String>>,
     body: YamlKeys,
@@ -54,10 +58,13 @@ struct Writer<'a> {
 
 impl<'a> Writer<'a> {
     fn new(lines: &[Line], origin: &'a Origin<'a>) -> Self {
+        let (shared, mut mail) = (environment::shared(lines), MailChannels::default());
         Self {
             origin,
             environment: Environment::new(),
-            shared: environment::shared(lines),
+            shared_mail: mail.channel(&shared).unwrap_or_default(),
+            mail,
+            shared,
             zone: origin.zone.to_owned(),
             names: JobNames::default(),
             looked_up: BTreeMap::new(),
@@ -120,11 +127,16 @@ impl<'a> Writer<'a> {
             return self.refused(line, &why);
         }
         let user = self.missing_user(entry);
-        let remarks = line.remarks.iter().chain(&entry.when.remarks).chain(&entry.remarks).chain(&user);
+        let (mail, mailless) = match self.mail.channel(&self.environment) {
+            Ok(mail) => (mail, None),
+            Err(remark) => (None, Some(remark)),
+        };
+        let remarks =
+            line.remarks.iter().chain(&entry.when.remarks).chain(&entry.remarks).chain(&user).chain(&mailless);
         for remark in remarks {
             self.remark(line, remark);
         }
-        let keys = self.keys(entry, &command, description);
+        let keys = self.keys(entry, &command, description, mail.as_deref());
         self.body.line(&format!("{}:", scalar(&name)));
         self.body.text.push_str(&keys.text);
         self.has_jobs = true;
@@ -141,7 +153,13 @@ impl<'a> Writer<'a> {
         Some(Remark::loss(text))
     }
 
-    fn keys(&self, entry: &CrontabEntry, command: &JobCommand, description: Option<&str>) -> YamlKeys {
+    fn keys(
+        &self,
+        entry: &CrontabEntry,
+        command: &JobCommand,
+        description: Option<&str>,
+        mail: Option<&str>,
+    ) -> YamlKeys {
         let mut keys = YamlKeys::new(4);
         if let Some(text) = description {
             keys.line(&format!("description: {}", quoted(text)));
@@ -158,6 +176,9 @@ impl<'a> Writer<'a> {
         }
         if entry.is_of_each_host {
             keys.line("run_on: every");
+        }
+        if mail != self.shared_mail.as_deref() || (mail.is_some() && entry.mails_failures_only) {
+            keys.line(&format!("notify: {}", mail::notify(mail, Some(entry))));
         }
         keys.command(command);
         let is_own = |(name, value): &(&String, &String)| self.shared.get(*name) != Some(*value);
@@ -180,6 +201,7 @@ impl<'a> Writer<'a> {
         let mut file = YamlKeys::new(0);
         self.head(&mut file);
         file.line("");
+        self.mail.write(&mut file);
         self.defaults(&mut file);
         file.line("");
         // With only comments below it, `jobs:` would be null and not a map.
@@ -193,8 +215,10 @@ impl<'a> Writer<'a> {
     fn head(&self, file: &mut YamlKeys) {
         file.line(&format!("# Imported from {}.", comment(self.origin.name)));
         file.line("# As with cron, a job starts even while its last run is still running, and missed occurrences are");
-        file.line("# skipped. Unlike cron, output goes to the log, not into mail, and processes that a command leaves");
-        file.line("# in the background are killed when it ends.");
+        file.line(
+            "# skipped. Unlike cron, output goes to the log, mail is sent only with MAILTO, and processes that a",
+        );
+        file.line("# command leaves in the background are killed when it ends.");
         file.line("# Take the entries out of cron on every host: as long as they are there, cron runs them too.");
         if !self.shared.contains_key("PATH") {
             file.line(
@@ -220,6 +244,9 @@ impl<'a> Writer<'a> {
         keys.line("misfire: skip");
         if let Some(owner) = self.origin.owner.filter(|owner| *owner != "root") {
             keys.line(&format!("user: {}", scalar(owner)));
+        }
+        if let Some(mail) = &self.shared_mail {
+            keys.line(&format!("notify: {}", mail::notify(Some(mail), None)));
         }
         keys.environment(&self.shared);
         file.text.push_str(&keys.text);

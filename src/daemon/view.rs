@@ -411,6 +411,7 @@ impl View {
             drained: self.drained.iter().map(|drain| (self.node.clone(), drain.clone())).collect(),
             places: self.places.clone(),
             suspects: engine.suspects().cloned().collect(),
+            failing_channels: Vec::new(),
             drift: self.differing(),
             unread: None,
             read_at: None,

@@ -13,10 +13,11 @@ use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet, text};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 
+use super::channels::ChannelHealth;
 use super::counts::{Counts, Histogram, JobCounts};
 use crate::status::{JobStatus, LedgerPart, PlaceState, RunStatus, Status};
 use cronkeeper_core::clock::later;
-use cronkeeper_core::job::{Alarm, JobName};
+use cronkeeper_core::job::{Alarm, ChannelName, JobName};
 use cronkeeper_core::run::RunState;
 
 /// All that one scrape shows.
@@ -33,6 +34,8 @@ pub struct Scrape {
     pub successes: BTreeMap<JobName, Timestamp>,
     /// Requests over TCP with a wrong token.
     pub wrong_tokens: u64,
+    /// How the channels of notifications do.
+    pub channels: BTreeMap<ChannelName, ChannelHealth>,
 }
 
 /// The format of the text.
@@ -108,6 +111,7 @@ impl Collector for Scrape {
         self.cluster(&mut families)?;
         self.jobs_file(&mut families)?;
         families.counter("api_wrong_tokens", "Requests over TCP with a wrong token", self.wrong_tokens)?;
+        self.notifications(&mut families)?;
         self.runs(&mut families)?;
         self.jobs(&mut families)
     }
@@ -166,6 +170,23 @@ impl Scrape {
         families.one("jobs", "Number of jobs in use", Some(number(self.status.jobs.len())))?;
         let help = "1 if the jobs file is valid, 0 if it was rejected";
         families.one("jobs_config_valid", help, Some(flag(self.status.jobs_file.valid)))
+    }
+
+    /// What the node, as leader, sends.
+    fn notifications(&self, families: &mut Families<'_>) -> fmt::Result {
+        let of = |value: fn(&ChannelHealth) -> u64| {
+            self.channels.iter().map(move |(name, health)| (name.as_str(), value(health)))
+        };
+        let help = "Messages about jobs and the cluster that a channel got from the node";
+        families.counter_by("notifications_sent", help, "channel", of(|health| health.sent))?;
+        let help = "Tries of the node to send a message that failed";
+        families.counter_by("notifications_failed", help, "channel", of(|health| health.failed))?;
+        let help = "Notifications that the node has given up";
+        families.counter_by("notifications_given_up", help, "channel", of(|health| health.given_up))?;
+        #[expect(clippy::cast_precision_loss, reason = "there are some thousands at most")]
+        let pending = of(|health| health.pending).map(|(name, count)| (name, count as f64));
+        let help = "Notifications that wait to be sent to a channel";
+        families.labelled("notifications_pending", help, "channel", pending.filter(|_| self.leads()))
     }
 
     fn runs(&self, families: &mut Families<'_>) -> fmt::Result {
@@ -379,7 +400,15 @@ mod tests {
         let mut status = sample::leader();
         status.put_queue(&sample::queue());
         let successes = BTreeMap::from([(sample::job("load"), sample::at("2026-11-20T02:40:00Z"))]);
-        Scrape { status, is_ready: true, is_turning: true, counts: Counts::default(), successes, wrong_tokens: 0 }
+        Scrape {
+            status,
+            is_ready: true,
+            is_turning: true,
+            counts: Counts::default(),
+            successes,
+            wrong_tokens: 0,
+            channels: BTreeMap::new(),
+        }
     }
 
     fn lines(scrape: Scrape) -> Vec<String> {

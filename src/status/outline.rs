@@ -7,8 +7,8 @@
 use std::collections::BTreeMap;
 
 use super::{
-    Confinement, EndedRun, HistoryEntry, JobStatus, JobsFile, LastRun, MissingMember, QueuedCandidate, Role, RunStatus,
-    Session, SharesStatus, Skipped, Status,
+    Confinement, EndedRun, FailingChannel, HistoryEntry, JobStatus, JobsFile, LastRun, MissingMember, QueuedCandidate,
+    Role, RunStatus, Session, SharesStatus, Skipped, Status,
 };
 use cronkeeper_core::election::{Member, Place, Published, Worth};
 use cronkeeper_core::job::Labels;
@@ -59,6 +59,7 @@ impl Status {
             drained,
             places,
             suspects,
+            failing_channels,
             drift,
             unread,
             read_at,
@@ -99,6 +100,7 @@ impl Status {
             // Labels are texts of the hosts' settings.
             places: places.into_iter().map(|(node, place)| (node, Place { labels: Labels::new(), ..place })).collect(),
             suspects,
+            failing_channels: failing_channels.into_iter().map(outlined_channel).collect(),
             drift,
             unread: unread.map(|_| withheld()),
             read_at,
@@ -106,6 +108,12 @@ impl Status {
             damaged: each_withheld(&damaged),
         }
     }
+}
+
+/// The answer of a service may be anything.
+fn outlined_channel(channel: FailingChannel) -> FailingChannel {
+    let FailingChannel { channel, since, waiting, error: _ } = channel;
+    FailingChannel { channel, since, waiting, error: withheld() }
 }
 
 impl JobStatus {

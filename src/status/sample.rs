@@ -215,6 +215,7 @@ pub(crate) fn leader() -> Status {
         drained: Default::default(),
         places: Default::default(),
         suspects: Default::default(),
+        failing_channels: Vec::new(),
         drift: Vec::new(),
         unread: None,
         read_at: None,

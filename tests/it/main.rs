@@ -17,6 +17,7 @@ mod lock;
 mod monitoring;
 mod mutants;
 mod nemesis;
+mod notify;
 mod page;
 #[path = "../support/port/mod.rs"]
 mod port;

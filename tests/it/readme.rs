@@ -34,7 +34,7 @@ const TEXTS: [&str; 5] = [
     include_str!("../../docs/api.md"),
 ];
 /// What operators read about a task.
-const GUIDES: [&str; 10] = [
+const GUIDES: [&str; 11] = [
     include_str!("../../docs/guides/README.md"),
     include_str!("../../docs/guides/backup-and-restore.md"),
     include_str!("../../docs/guides/did-not-run.md"),
@@ -43,6 +43,7 @@ const GUIDES: [&str; 10] = [
     include_str!("../../docs/guides/from-cron.md"),
     include_str!("../../docs/guides/hosts.md"),
     include_str!("../../docs/guides/kubernetes.md"),
+    include_str!("../../docs/guides/notifications.md"),
     include_str!("../../docs/guides/upgrade.md"),
     include_str!("../../docs/guides/zookeeper.md"),
 ];

@@ -308,7 +308,7 @@ type Control = event_loop::Control<JobSet>;
 
 /// Forwards the messages between backend and daemon, and reports those that matter.
 fn tapped(world: &Shared, node: usize, from: Coordination, said: Arc<Mutex<Vec<Said>>>) -> (Coordination, Task) {
-    let Coordination { requests, mut events, lease, turned, reader, operator } = from;
+    let Coordination { requests, mut events, lease, turned, reader, operator, outbox } = from;
     let (tap, tapped) = unbounded_channel();
     let (asked, mut asking) = unbounded_channel();
     let world = world.clone();
@@ -349,7 +349,7 @@ fn tapped(world: &Shared, node: usize, from: Coordination, said: Arc<Mutex<Vec<S
             }
         }
     };
-    (Coordination { requests: asked, events: tapped, lease, turned, reader, operator }, Box::pin(task))
+    (Coordination { requests: asked, events: tapped, lease, turned, reader, operator, outbox }, Box::pin(task))
 }
 
 /// A node that resigns or hands over decides nothing any more, although its candidate still exists.

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cronkeeper_core::job::{
-    AlarmLimits, CommandLine, Due, Hooks, Interrupted, Job, JobName, Limits, Misfire, OnLeaseEnd, Overlap, Retries,
-    RunAs, RunOn, RunWhere, Splay,
+    AlarmLimits, CommandLine, Due, Hooks, Interrupted, Job, JobName, Limits, Misfire, NoticeKinds, Notify, OnLeaseEnd,
+    Overlap, Retries, RunAs, RunOn, RunWhere, Splay,
 };
 use cronkeeper_core::run::journal::{Journal, JournalEntry, RecoveredRun};
 use cronkeeper_core::run::{
@@ -42,6 +42,7 @@ pub fn record(job: &str, second: i64, session: &str) -> RunRecord {
         retry_at: None,
         past: Past::default(),
         dependents: Vec::new(),
+        notify: NoticeKinds::new(),
         placement: None,
         kill: None,
     }
@@ -121,6 +122,7 @@ pub fn job(job: &str, schedule: &str) -> Job {
         history_limit: 20,
         alarms: AlarmLimits::default(),
         hooks: Hooks::new(),
+        notify: Notify::default(),
     }
 }
 

@@ -5,7 +5,7 @@ use maud::{Markup, html};
 use super::headline::is_idle_leader;
 use super::times::Clock;
 use super::words;
-use crate::status::{LastLeader, LedgerPart, MissingMember, NodeState, QueuedCandidate, Status, shown};
+use crate::status::{FailingChannel, LastLeader, LedgerPart, MissingMember, NodeState, QueuedCandidate, Status, shown};
 use cronkeeper_core::election::Member;
 use cronkeeper_core::run::Drain;
 use cronkeeper_core::suggest::counted;
@@ -277,6 +277,12 @@ fn worded(status: &Status, clock: &Clock) -> Vec<String> {
     }
     problems.extend(unread(status, clock));
     problems.extend(each_shown(&status.damaged, "damaged path"));
+    problems.extend(status.failing_channels.iter().map(|failing| {
+        let FailingChannel { channel, since, waiting, error } = failing;
+        let waiting = counted(usize::try_from(*waiting).unwrap_or(usize::MAX), "notification");
+        let why = shown(error).map_or_else(|| format!("; the cause is {HIDDEN}"), |why| format!(": {why}"));
+        format!("Channel {channel} has got nothing since {}, {waiting} waiting{why}", clock.short(*since))
+    }));
     problems
 }
 

@@ -10,7 +10,8 @@ use super::super::ask::span;
 use super::screen::Screen;
 use crate::cli::table::Table;
 use crate::status::{
-    Confinement, LastLeader, LedgerPart, LimitedBy, MissingMember, NodeState, Role, Status, drain_in_words, shown,
+    Confinement, FailingChannel, LastLeader, LedgerPart, LimitedBy, MissingMember, NodeState, Role, Status,
+    drain_in_words, shown,
 };
 use cronkeeper_core::clock::stamp;
 use cronkeeper_core::election::{Published, Worth, highest_priority};
@@ -140,6 +141,12 @@ fn write_head(status: &Status, counted_jobs: usize, out: &mut dyn Write) -> io::
     }
     if !status.drift.is_empty() {
         line(out, "DRIFT", &format!("jobs file or time zones differ from the leader's: {}", names(&status.drift)))?;
+    }
+    for FailingChannel { channel, since, waiting, error } in &status.failing_channels {
+        let (waiting, since) =
+            (counted(usize::try_from(*waiting).unwrap_or(usize::MAX), "notification"), stamp(*since));
+        let why = shown(error).unwrap_or(HIDDEN);
+        line(out, "CHANNEL", &format!("{channel} has got nothing since {since}Z, {waiting} waiting: {why}"))?;
     }
     for damage in &status.damaged {
         line(out, "DAMAGED", shown(damage).unwrap_or(HIDDEN))?;

@@ -24,6 +24,7 @@ use super::context::{SessionContext, SessionError};
 use super::damage::Damage;
 use super::lasts::{self, KnownLasts, ReadLast};
 use super::trim::WrittenRecord;
+use crate::paths;
 use crate::tree::{CommitError, Committed, Error, Read, Revision, Session};
 use cronkeeper_core::clock::{Clock, Uptime};
 use cronkeeper_core::job::JobName;
@@ -507,6 +508,12 @@ impl<C: Session, K: Clock> Committer<C, K> {
                     outcome.refused.push(Damage::unwritten(&path, &failed.error));
                     self.silent.insert(path, failed.error.clone());
                 }
+                self.send_again(id);
+            }
+            GroupFailure::OutboxClosed => {
+                let damage = Damage::unwritten(paths::OUTBOX, &failed.error);
+                outcome.refused.push(damage);
+                self.silent.insert(paths::OUTBOX.to_owned(), failed.error.clone());
                 self.send_again(id);
             }
             GroupFailure::Superseded(refused) => {

@@ -25,6 +25,7 @@ use cronkeeper_core::clock::Clock;
 use cronkeeper_core::coordination::Event;
 use cronkeeper_core::election::Failure;
 use cronkeeper_core::ledger::{self, Change};
+use cronkeeper_core::log_event::TARGET;
 use cronkeeper_core::run::journal::Noted;
 use cronkeeper_core::run::{OnLoss, Outcome, Reason, RunEnd, RunRecord, RunState, Version};
 use cronkeeper_core::term::{NodeName, SessionId};
@@ -216,22 +217,23 @@ async fn settle_run<C: Session, K: Clock>(
     mut version: Version,
 ) -> Result<(), SessionError> {
     let path = paths::running(&run.id());
-    let (mut moves_last, mut rings) = (true, true);
+    let (mut moves_last, mut has_hints) = (true, true);
     while let Some(change) = left.settle(&run, version, &context.me.node, context.clock.now().wall) {
         // It exists in most cases. If this fails for another reason, the multi fails too.
         let _ = context.line()?.create(&paths::job_history(&run.job), Vec::new(), Life::Lasting).await;
         let Planned { mut ops, rung, .. } = Planned::of(&change);
         let own = ops.len();
-        let mut before = None;
+        let (mut before, mut compared) = (None, None);
         if let Change::End { end, .. } = &change
             && moves_last
         {
-            let (last, outcome) = lasts::write_of(context.line()?, end, context.clock.now().wall).await?;
-            ops.push(last);
-            before = outcome;
+            let moved = lasts::write_of(context.line()?, end, context.clock.now().wall).await?;
+            ops.push(moved.write);
+            (before, compared) = (moved.before, moved.compared);
         }
         let others = ops.len();
-        if rings {
+        if has_hints {
+            ops.extend(transaction::notices(&change.notices(compared)));
             ops.extend(transaction::bells(&rung));
         }
         match context.line()?.commit(ops).await {
@@ -241,8 +243,11 @@ async fn settle_run<C: Session, K: Clock>(
                 }
                 return Ok(());
             }
-            // A bell is a hint, for which nobody waits.
-            Err(CommitError { error, index: Some(index) }) if index >= others && error.is_of_path() => rings = false,
+            // The end must not wait for what others are told of it.
+            Err(CommitError { error, index: Some(index) }) if index >= others && error.is_of_path() => {
+                tracing::warn!(target: TARGET, %error, run = %run.id(), "the end of a run is written without its notification");
+                has_hints = false;
+            }
             Err(CommitError { error: Error::Changed, .. }) => {}
             // Another node has written an end of the job, or nobody can write its record: the end must not wait for that.
             Err(CommitError { error: Error::Exists, index: Some(index) }) if index == own => {}

@@ -164,6 +164,8 @@ pub(super) struct LastWrites {
     writes: BTreeMap<JobName, LastWrite>,
     /// The outcome before each end.
     before: BTreeMap<CommitId, Outcome>,
+    /// The outcome that each end is compared with.
+    compared: BTreeMap<CommitId, Outcome>,
     /// Ends that the records, as read, say are written already.
     written: BTreeSet<CommitId>,
     /// Jobs whose records are left as they are, because they cannot be written.
@@ -193,7 +195,12 @@ impl LastWrites {
         self.before.get(&end).copied()
     }
 
-    /// The same for an end that another has written: others may have been written since.
+    /// The outcome that says whether this end is a recovery.
+    pub fn compared(&self, end: CommitId) -> Option<Outcome> {
+        self.compared.get(&end).copied()
+    }
+
+    /// As [`before`](Self::before), for an end that another has written: others may have been written since.
     pub fn before_as_read(&self, end: CommitId) -> Option<Outcome> {
         self.before(end).filter(|_| self.written.contains(&end))
     }
@@ -207,17 +214,23 @@ fn op(job: &JobName, last: &Last, at: Option<Version>) -> Op {
     }
 }
 
-/// The write of the record that this end moves, and the outcome before it.
-pub(super) async fn write_of<C: Session>(
-    client: &C,
-    end: &RunEnd,
-    now: Timestamp,
-) -> Result<(Op, Option<Outcome>), SessionError> {
+/// What an end does to its job's record.
+pub(super) struct Moved {
+    pub write: Op,
+    /// The outcome before the end.
+    pub before: Option<Outcome>,
+    /// The outcome that the end is compared with.
+    pub compared: Option<Outcome>,
+}
+
+/// The write of the record that this end moves.
+pub(super) async fn write_of<C: Session>(client: &C, end: &RunEnd, now: Timestamp) -> Result<Moved, SessionError> {
     let job = &end.run.job;
     let read = read(client, [job.clone()]).await?.remove(job);
     let (last, at) = read.map_or((None, None), |read| (read.last, read.at));
     let next = Last::after(last.as_ref(), end, now);
-    Ok((op(job, &next, at), next.written.before))
+    let compared = Last::compared_with(last.as_ref(), end);
+    Ok(Moved { write: op(job, &next, at), before: next.written.before, compared })
 }
 
 /// The records as one session has read or written them.
@@ -285,6 +298,7 @@ impl KnownLasts {
                 writes.written.insert(id);
             }
             let next = Last::after(previous, end, now.wall);
+            writes.compared.extend(Last::compared_with(previous, end).map(|before| (id, before)));
             writes.before.extend(next.written.before.map(|before| (id, before)));
             let at = known.and_then(|known| known.at);
             if is_closed(&paths::last(job)) || at.is_none() && is_closed(paths::LAST) {

@@ -15,7 +15,7 @@ use super::requests;
 use crate::paths;
 use crate::tree::{AtVersion, Life, Op};
 use cronkeeper_core::ledger::{Bell, Change, Write};
-use cronkeeper_core::run::{HistoryRecord, JobRecord, Nonce, RunId, RunRecord, Version};
+use cronkeeper_core::run::{HistoryRecord, JobRecord, Nonce, Notice, RunId, RunRecord, Version};
 use cronkeeper_core::term::NodeName;
 
 /// A change in the words of a multi.
@@ -92,6 +92,17 @@ pub fn bells<'r>(rung: impl IntoIterator<Item = &'r Rung>) -> Vec<Op> {
     }
     let of_leader = (!runs.is_empty()).then(|| ring(paths::RUNNING.to_owned(), json(&runs)));
     nodes.into_iter().map(|node| ring(paths::offers(node), Vec::new())).chain(of_leader).collect()
+}
+
+/// The operations that leave these notifications.
+pub fn notices(notices: &[Notice]) -> impl Iterator<Item = Op> {
+    let append = |notice: &Notice| Op::Append {
+        folder: paths::OUTBOX.to_owned(),
+        prefix: String::new(),
+        data: json(notice),
+        life: Life::Lasting,
+    };
+    notices.iter().map(append)
 }
 
 /// The runs that the leader's bell names; `None` if nobody knows which.

@@ -6,7 +6,7 @@ use rusqlite::types::ToSqlOutput;
 use rusqlite::{OptionalExtension, ToSql, Transaction, params};
 use serde::Serialize;
 
-use super::{last, read, requests};
+use super::{last, outbox, read, requests};
 use cronkeeper_core::job::JobName;
 use cronkeeper_core::ledger::{Change, Commit, Existing, Write};
 use cronkeeper_core::run::{HistoryRecord, JobRecord, Outcome, RunEnd, RunId, RunRecord, RunState, Version};
@@ -28,6 +28,7 @@ pub(super) fn apply(tx: &Transaction<'_>, change: &Change) -> rusqlite::Result<(
         Change::End { end, .. } => last::note(tx, end)?,
         _ => None,
     };
+    change.notices(before).iter().try_for_each(|notice| outbox::add(tx, notice))?;
     Ok((Commit::Accepted, before))
 }
 

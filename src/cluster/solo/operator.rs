@@ -127,10 +127,7 @@ impl SoloReader {
     ) -> OperatorFuture<'_, T> {
         let (ledger, notices) = (self.ledger.clone(), self.notices.clone());
         Box::pin(on_blocking_thread(move || {
-            let mut db = open(&ledger)?;
-            let tx = db.transaction_with_behavior(TransactionBehavior::Immediate)?;
-            let written = change(&tx)?;
-            tx.commit()?;
+            let written = write(&ledger, change)?;
             // Without a receiver the backend has ended, and the next leader finds the request.
             drop(notices.send(BackendNotice::OperatorRequest));
             Ok(written)
@@ -163,14 +160,26 @@ async fn changed(written: &mut watch::Receiver<u64>) {
     }
 }
 
-async fn on_blocking_thread<T: Send + 'static>(
+/// Makes a change in one transaction.
+pub(super) fn write<T>(
+    ledger: &Path,
+    change: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<T>,
+) -> rusqlite::Result<T> {
+    let mut db = open(ledger)?;
+    let tx = db.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    let written = change(&tx)?;
+    tx.commit()?;
+    Ok(written)
+}
+
+pub(super) async fn on_blocking_thread<T: Send + 'static>(
     work: impl FnOnce() -> rusqlite::Result<T> + Send + 'static,
 ) -> Result<T, OperatorError> {
     let done = tokio::task::spawn_blocking(work).await.map_err(|error| OperatorError::Unclear(error.to_string()))?;
     done.map_err(|error| OperatorError::Unwritten(error.to_string()))
 }
 
-fn open(ledger: &Path) -> rusqlite::Result<Connection> {
+pub(super) fn open(ledger: &Path) -> rusqlite::Result<Connection> {
     let db = Connection::open_with_flags(ledger, OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
     db.busy_timeout(BUSY_TIMEOUT)?;
     // Like the backend's connection: a request that was written must survive a power loss.

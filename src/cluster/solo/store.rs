@@ -15,6 +15,7 @@ use rusqlite::{Connection, Transaction, TransactionBehavior};
 use super::commit;
 use super::forget;
 use super::last;
+use super::outbox;
 use super::read::{self, Rows};
 use super::reap::DeadMember;
 use super::requests;
@@ -80,6 +81,7 @@ impl Store {
             forget::make_table(&tx)?;
             wanted::make_table(&tx)?;
             last::make_table(&tx)?;
+            outbox::make_tables(&tx)?;
             tx.commit()?;
         }
         Ok(Self { db })
@@ -240,7 +242,11 @@ fn newest_token(tx: &Transaction<'_>) -> rusqlite::Result<FencingToken> {
 /// True if all tables are there, in the format of this version.
 fn is_complete(db: &Connection) -> rusqlite::Result<bool> {
     let format: i64 = db.pragma_query_value(None, "user_version", |row| row.get(0))?;
-    Ok(format == SCHEMA && forget::has_table(db)? && wanted::has_table(db)? && last::has_table(db)?)
+    Ok(format == SCHEMA
+        && forget::has_table(db)?
+        && wanted::has_table(db)?
+        && last::has_table(db)?
+        && outbox::has_tables(db)?)
 }
 
 fn make_tables(tx: &Transaction<'_>) -> Result<()> {
@@ -292,6 +298,7 @@ mod tests {
         forget::make_table(&tx).unwrap();
         wanted::make_table(&tx).unwrap();
         last::make_table(&tx).unwrap();
+        outbox::make_tables(&tx).unwrap();
         tx.commit().unwrap();
         Store { db }
     }

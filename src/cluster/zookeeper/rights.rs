@@ -33,7 +33,7 @@ const MOST_SHOWN: usize = 20;
 const UNLISTED: &str = "identities that this node may not list";
 
 /// The parents whose children are checked too.
-const WITH_RECORDS: [&str; 8] = [
+const WITH_RECORDS: [&str; 10] = [
     paths::JOBS,
     paths::RUNNING,
     paths::LAST,
@@ -42,6 +42,8 @@ const WITH_RECORDS: [&str; 8] = [
     paths::GONE,
     paths::WANTED,
     paths::PLACES,
+    paths::OUTBOX,
+    paths::CHANNELS,
 ];
 /// The parents whose children have children of their own.
 const WITH_FOLDERS: [&str; 2] = [paths::HISTORY, paths::OFFERS];

@@ -81,6 +81,7 @@ fn wrong_values(form: Form) -> &'static [&'static str] {
         Form::Text => &["[x]", "{a: b}"],
         Form::Duration | Form::Size | Form::Words(_) => &["[x]", "{a: b}", "nonsense", "17", "true"],
         Form::TextOrTexts => &["{a: b}", "1.5", "[[x]]"],
+        Form::Notify => &["[[x]]", "{a: [b]}", "{a: {b: c}}", "{a: leader_changed}", "[a b]"],
         Form::Flag => &["yes", "1", "[true]"],
         Form::Number { .. } => &["x", "-1", "0", "[1]"],
         Form::Numbers => &["1", "[x]", "[-1]", "[256]", "[]", "{a: 1}"],
@@ -181,6 +182,7 @@ fn value(form: Form) -> BoxedStrategy<String> {
         Form::Number { .. } => "[0-9]{1,4}".boxed(),
         Form::Numbers => pick(&["[0]", "[0, 255]", "[1, 1]", "~"]).boxed(),
         Form::Texts => pick(&["{b: success}", "{b: always}", "{A: x, B: 1.5, C: true}", "{A-b: \"\"}", "~"]).boxed(),
+        Form::Notify => pick(&["none", "[]", "~", "{}"]).boxed(),
         // A named file cannot be read here.
         Form::Lists(_) => pick(&["{}", "~", "{exclude: ~}", "{exclude: []}", "{only: x}"]).boxed(),
         Form::Named(_) => pick(&["{A: {file: /x}, B: {file: /y}}", "{A: {file: 7}}", "{A: {}}", "{}", "~"]).boxed(),

@@ -47,7 +47,10 @@ fn keys_of_other_schedulers_name_the_key_that_is_meant() {
         same(&reported_for_keys(&format!("{key}: x")), &expected);
     }
     for (key, instead) in [
-        ("notify", "write what notifies somebody under `on_failure`, `on_recovery` or `on_missed`"),
+        (
+            "mailto",
+            "name the job's channels under `notify`, or a command under `on_failure`, `on_recovery` or `on_missed`",
+        ),
         ("name", "the job's name is its key: write `NAME:` above its keys"),
         ("disabled", "to keep a job from running, write `enabled: false`"),
         (

@@ -2,6 +2,7 @@
 //!
 //! `CRONKEEPER_BLESS=1 cargo test reference` writes the file again.
 
+use crate::config::channels::CHANNEL;
 use crate::config::keys::KEYS;
 use crate::config::raw::{Form, Key};
 
@@ -12,6 +13,15 @@ const HEAD: &str = "# The keys of jobs.yaml
 Made from the table in `src/config/keys.rs`, like the schema that `cronkeeper schema` prints. A job may have each of them
 once, and `defaults` may have all but `schedule`, `after` and `command`. `null` restores the built-in default.
 [contract.md](contract.md#jobsyaml) has the rules that are about more than one key.
+
+| key | value | meaning |
+|---|---|---|
+";
+
+const CHANNELS: &str = "
+## The keys of a channel
+
+The top-level `notify` is a map from names to channels, over all files. Each has exactly one of the first five keys.
 
 | key | value | meaning |
 |---|---|---|
@@ -31,6 +41,7 @@ fn values(form: Form) -> String {
         Form::Texts => "map of texts".to_owned(),
         Form::Fields(_) | Form::Lists(_) => "map".to_owned(),
         Form::Named(_) => "map of maps".to_owned(),
+        Form::Notify => "text, list of texts, or map of lists".to_owned(),
     }
 }
 
@@ -48,7 +59,7 @@ fn rows(keys: &[Key], prefix: &str) -> String {
 
 #[test]
 fn the_reference_describes_the_keys() {
-    let made = format!("{HEAD}{}", rows(KEYS.of_jobs, ""));
+    let made = format!("{HEAD}{}{CHANNELS}{}", rows(KEYS.of_jobs, ""), rows(CHANNEL, ""));
     if std::env::var_os("CRONKEEPER_BLESS").is_some() {
         std::fs::write(FILE, &made).unwrap();
     }

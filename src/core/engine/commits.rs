@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 use jiff::Timestamp;
 
 use crate::clock::Uptime;
-use crate::engine::report::AlarmNews;
-use crate::job::JobName;
+use crate::engine::report::{AlarmChange, AlarmNews};
+use crate::job::{JobName, JobSet, NoticeKind};
 use crate::ledger::{Commit, CommitId};
-use crate::run::{RunEnd, RunId, RunRecord, Skip, SkipReason, StandingAlarms, Version};
+use crate::run::{Notice, RunEnd, RunId, RunRecord, Skip, SkipReason, StandingAlarms, Version};
 use crate::term::FencingToken;
 
 /// The purpose of a commit.
@@ -60,6 +60,31 @@ pub(super) struct Given {
 }
 
 impl Purpose {
+    /// The notifications that the commit leaves. Those of a run's end follow from the run's record.
+    pub fn notices(&self, jobs: &JobSet) -> Vec<Notice> {
+        let skips = match self {
+            Self::WriteAlarms { news, .. } => return news.iter().filter_map(|news| of_alarm(news, jobs)).collect(),
+            Self::Advance { skip, .. }
+            | Self::DropTrigger { skip }
+            | Self::DropLinks { skip, .. }
+            | Self::Resume { skip, .. } => skip.as_slice(),
+            Self::SkipRun { skip, .. } => std::slice::from_ref(skip),
+            Self::ShareOut { given, .. } => &given.skips,
+            Self::Begin { .. }
+            | Self::BeginTriggered { .. }
+            | Self::BeginDownstream { .. }
+            | Self::UpdateRun { .. }
+            | Self::Kill { .. }
+            | Self::RewriteRun { .. }
+            | Self::Accept { .. }
+            | Self::ChangeOwner { .. }
+            | Self::Restore { .. }
+            | Self::End { .. } => &[],
+        };
+        let wanted = skips.iter().filter(|unreported| jobs.is_wanted(NoticeKind::Missed, &unreported.skip.job));
+        wanted.filter_map(|UnreportedSkip { skip, first, count }| Notice::of_skip(skip, *first, *count)).collect()
+    }
+
     /// The run that is begun.
     pub fn begun(&self) -> Option<&RunId> {
         match self {
@@ -67,6 +92,13 @@ impl Purpose {
             _ => None,
         }
     }
+}
+
+fn of_alarm(news: &AlarmNews, jobs: &JobSet) -> Option<Notice> {
+    let AlarmNews { job, alarm, raised, change } = news;
+    let limits = jobs.jobs.get(job)?.alarms;
+    let is_wanted = *change == AlarmChange::Raised && jobs.is_wanted((*alarm).into(), job);
+    is_wanted.then(|| Notice::of_alarm(job, *alarm, raised, limits))
 }
 
 /// A commit that is not answered yet.

@@ -289,6 +289,7 @@ impl Context {
     pub fn commit(&mut self, change: Change, purpose: Purpose) -> CommitId {
         let id = CommitId(self.count());
         let token = self.token();
+        let change = change.with_notices(purpose.notices(&self.jobs));
         self.commits.insert(id, Requested { token, job: change.job().clone(), purpose });
         self.ledger(ledger::Request::Commit { id, change });
         id

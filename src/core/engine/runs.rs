@@ -359,6 +359,7 @@ impl Runs {
             retry_at: None,
             past: Past::default(),
             dependents,
+            notify: cx.jobs.notices_of_runs(job),
             placement: (state == RunState::Placed).then(|| Self::placement(cx, job, its_time)),
             kill: None,
         };

@@ -18,6 +18,7 @@ mod locks;
 mod lost;
 mod lost_commits;
 mod missed;
+mod notices;
 mod overdue;
 mod parameters;
 mod placed;

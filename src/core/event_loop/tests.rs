@@ -1,6 +1,6 @@
 //! How the loop ends, and in which order it takes events. The simulation covers the rest.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,16 +11,16 @@ use uuid::Uuid;
 use super::*;
 use crate::coordination::{ReadError, ReadFuture, Reader, Service, channels};
 use crate::election::Queue;
-use crate::job::{JobName, JobSet};
+use crate::job::{ChannelName, JobName, JobSet};
 use crate::ledger::{
-    Commit, CommitId, ControlEntry, Each, Filter, Followed, Last, Newest, Operator, OperatorError, OperatorFuture,
-    Snapshot, Window,
+    ChannelEntry, Commit, CommitId, ControlEntry, Each, Filter, Followed, Last, Newest, Operator, OperatorError,
+    OperatorFuture, Outbox, Snapshot, Window,
 };
-use crate::process::{NotSent, Order, Recorded};
+use crate::process::{self, NotSent, Order, Recorded};
 use crate::run::journal::{JournalEntry, JournalState, RecoveredRun};
 use crate::run::{
-    Drain, HandoverRequest, HistoryRecord, KillRequest, NotRecounted, Outcome, Pause, RecountRequest, Recounted,
-    Resume, RunEnd, RunId, RunState, Traces, TriggerRecord, Version,
+    ChannelRecord, Drain, HandoverRequest, HistoryRecord, KillRequest, NotRecounted, Notice, NoticeSeq, Outcome, Pause,
+    RecountRequest, Recounted, Resume, RunEnd, RunId, RunState, Traces, TriggerRecord, Version,
 };
 use crate::term::NodeName;
 use crate::test_records::record;
@@ -88,7 +88,7 @@ impl Processes for SilentProcesses {
         Ok(())
     }
 
-    async fn notice(&mut self) -> Result<Notice, WardenGone> {
+    async fn notice(&mut self) -> Result<process::Notice, WardenGone> {
         if self.is_warden_gone.load(Ordering::Relaxed) {
             return Err(WardenGone);
         }
@@ -197,6 +197,32 @@ impl Operator for NoReader {
 
     fn followed(&self, _: RunId) -> OperatorFuture<'_, Followed> {
         Box::pin(async { Err(OperatorError::Unwritten("nothing here".into())) })
+    }
+}
+
+impl Outbox for NoReader {
+    fn numbers(&self) -> OperatorFuture<'_, BTreeSet<NoticeSeq>> {
+        unimplemented!()
+    }
+
+    fn notices(&self, _: BTreeSet<NoticeSeq>) -> OperatorFuture<'_, BTreeMap<NoticeSeq, Result<Notice, String>>> {
+        unimplemented!()
+    }
+
+    fn add(&self, _: Notice) -> OperatorFuture<'_, ()> {
+        unimplemented!()
+    }
+
+    fn remove(&self, _: BTreeSet<NoticeSeq>) -> OperatorFuture<'_, ()> {
+        unimplemented!()
+    }
+
+    fn channel(&self, _: ChannelName) -> OperatorFuture<'_, ChannelEntry> {
+        unimplemented!()
+    }
+
+    fn put_channel(&self, _: ChannelName, _: ChannelRecord, _: Option<Version>) -> OperatorFuture<'_, Option<Version>> {
+        unimplemented!()
     }
 }
 

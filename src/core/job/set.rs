@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::{Digest, Job, JobName};
+use super::{Channel, ChannelName, Digest, Job, JobName, NoticeKind, NoticeKinds};
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct JobSet {
@@ -15,6 +15,8 @@ pub struct JobSet {
     pub digest: Digest,
     /// For each job, the jobs that run directly after it.
     dependents: BTreeMap<JobName, Vec<JobName>>,
+    /// The channels of notifications.
+    pub channels: BTreeMap<ChannelName, Channel>,
 }
 
 /// The difference between an old and a new set, as job names.
@@ -36,7 +38,52 @@ impl JobSet {
                 dependents.entry(upstream.clone()).or_default().push(job.name.clone());
             }
         }
-        Self { jobs, digest, dependents }
+        Self { jobs, digest, dependents, channels: BTreeMap::new() }
+    }
+
+    /// The same set, with these channels. Every channel that a job names must be among them.
+    #[must_use]
+    pub fn with_channels(self, channels: BTreeMap<ChannelName, Channel>) -> Self {
+        Self { channels, ..self }
+    }
+
+    /// The channels that want a notification of this kind; `job`: the job that it is about.
+    pub fn wanted_by(&self, kind: NoticeKind, job: Option<&JobName>) -> BTreeSet<ChannelName> {
+        match job.map(|name| self.jobs.get(name)) {
+            None => self.subscribers(kind),
+            Some(None) => BTreeSet::new(),
+            Some(Some(job)) => {
+                let own = job.notify.0.iter().filter(|(name, kinds)| self.gets(name, kinds.as_ref(), kind));
+                own.map(|(name, _)| name.clone()).collect()
+            }
+        }
+    }
+
+    /// The channels that get this kind by default.
+    fn subscribers(&self, kind: NoticeKind) -> BTreeSet<ChannelName> {
+        let of_kind = self.channels.iter().filter(|(_, channel)| channel.on.contains(&kind));
+        of_kind.map(|(name, _)| name.clone()).collect()
+    }
+
+    /// True if somebody wants a notification of this kind about the job.
+    pub fn is_wanted(&self, kind: NoticeKind, job: &JobName) -> bool {
+        self.jobs.get(job).is_some_and(|job| self.wants(job, kind))
+    }
+
+    /// The kinds of notifications that the ends of the job's runs leave.
+    pub fn notices_of_runs(&self, job: &Job) -> NoticeKinds {
+        let kinds = [NoticeKind::Failure, NoticeKind::Recovery, NoticeKind::Output];
+        kinds.into_iter().filter(|&kind| self.wants(job, kind)).collect()
+    }
+
+    fn wants(&self, job: &Job, kind: NoticeKind) -> bool {
+        job.notify.0.iter().any(|(name, kinds)| self.gets(name, kinds.as_ref(), kind))
+    }
+
+    /// `kinds`: what a job says of the channel.
+    fn gets(&self, name: &ChannelName, kinds: Option<&NoticeKinds>, kind: NoticeKind) -> bool {
+        let kinds = kinds.or_else(|| self.channels.get(name).map(|channel| &channel.on));
+        kinds.is_some_and(|kinds| kinds.contains(&kind))
     }
 
     /// The jobs that run directly after this one, ordered by name.

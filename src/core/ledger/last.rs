@@ -86,6 +86,15 @@ impl Last {
         let written = &read?.written;
         if written.run == *run { written.before } else { Some(written.outcome) }
     }
+
+    /// The outcome that says whether this end is a recovery, by the record as it was before: that of the end written
+    /// before it, and of a share that of the same node's share before it.
+    pub fn compared_with(read: Option<&Self>, end: &RunEnd) -> Option<Outcome> {
+        match &end.run.on {
+            None => Self::outcome_before(read, &end.run.id()),
+            Some(node) => read?.shares.as_ref()?.outcome_of(node, &end.run.id()),
+        }
+    }
 }
 
 impl From<&RunEnd> for LastEnd {

@@ -56,6 +56,16 @@ impl LastShares {
         Some(shares)
     }
 
+    /// How the node's newest share ended, if it is not that of this run.
+    pub fn outcome_of(&self, node: &NodeName, run: &RunId) -> Option<Outcome> {
+        let failed = self.failed.iter().find(|failed| failed.run.node() == Some(node));
+        match failed {
+            Some(failed) => (failed.run != *run).then_some(failed.outcome),
+            None if self.also_failed.contains(node) => Some(Outcome::Failure),
+            None => self.ok.contains(node).then_some(Outcome::Success),
+        }
+    }
+
     fn of(run: RunId) -> Self {
         Self { run, ok: BTreeSet::new(), failed: Vec::new(), also_failed: BTreeSet::new(), since: BTreeMap::new() }
     }

@@ -46,6 +46,7 @@ impl Change {
             Self::Advance { .. } | Self::Begin { .. } => true,
             Self::Resume { mark, .. } => mark.is_some(),
             Self::BeginDownstream { mark, .. } => mark.is_some(),
+            Self::Noticed { change, .. } => change.moves_mark(),
             _ => false,
         }
     }

@@ -152,6 +152,7 @@ impl Change {
                 let skips = skips.iter().map(|write| history(&write.skip, write.at, existing(write)));
                 std::iter::once(rest).chain(shares.iter().flat_map(share)).chain(skips).collect()
             }
+            Self::Noticed { change, .. } => change.own_writes(),
             Self::End { at, end, as_leader } => {
                 let record = Box::new(HistoryRecord::Run(end.clone()));
                 let history = Write::History { at: None, record, existing: Existing::Refuses };
@@ -171,6 +172,7 @@ impl Change {
                 Some((run, Version::FIRST))
             }
             Self::UpdateRun { at, run, .. } | Self::Accept { at, run } => Some((run, at.next())),
+            Self::Noticed { change, .. } => change.begun(),
             _ => None,
         }
         .filter(|(run, _)| run.state == RunState::Running)

@@ -1,7 +1,7 @@
 //! The words of a sentence that are computed of several fields, or of one in more than one way.
 
 use super::causes::cause;
-use super::{Facts, lasting};
+use super::{Facts, Value, lasting};
 use cronkeeper_core::engine::END_OF_PAUSE;
 use cronkeeper_core::escape;
 
@@ -22,6 +22,9 @@ pub(super) const WORDS: &[(&str, Word)] = &[
     ("ahead", |f| Some(ahead(f))),
     ("brief", |f| f.text("error").map(brief)),
     ("cause", |f| f.text("reason").map(|reason| cause(&f.line.event, reason).to_owned())),
+    ("doubt", |f| {
+        matches!(f.value("second_copy"), Some(Value::Bool(true))).then(|| "it may have arrived before".to_owned())
+    }),
     ("ended", |f| Some(ended(f))),
     ("how", |f| {
         let by = f.text("by")?;

@@ -63,6 +63,7 @@ fn help_lists_the_commands() {
         handover     Make the leader resign, whichever node is asked
         drain        Keep a node from leading and from new runs; its runs in flight finish
         undrain      Let a drained node lead again
+        notify       Send a test message to the channels of the jobs file
         forget       Forget a node that is gone for good: jobs on every node stop waiting for it
         kill         End a run, on whichever node it is
         exec         Run a job here and now, without a cluster
@@ -90,7 +91,7 @@ fn every_command_has_help() {
     let context = WorkingDirectory::new();
     let commands = [
         "run", "check", "next", "status", "nodes", "history", "trigger", "pause", "resume", "recount", "handover",
-        "drain", "undrain", "forget", "kill", "exec", "lock", "locks", "latch", "barrier", "release",
+        "drain", "undrain", "notify", "forget", "kill", "exec", "lock", "locks", "latch", "barrier", "release",
     ];
     for command in commands.into_iter().chain(["import", "token", "completions", "man"]) {
         let printed = context.enter(&[command, "--help"]);
@@ -398,7 +399,7 @@ fn an_imported_crontab_is_valid_and_due_when_it_was() {
     assert_printed(
         &format!("| {rest}"),
         "
-        | crontab:1: MAILTO=ops: cronkeeper sends no mail; output goes to the log
+        | crontab:1: MAILTO=ops: a channel mails the end of the output (4 KiB of a failure, 512 bytes of a success) through port 25 of the leader's host; try `cronkeeper notify test`
         | crontab:4: not carried over: `@reboot`: a cluster has no single boot; use a systemd unit on each host
         exit 0",
     );

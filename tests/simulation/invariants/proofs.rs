@@ -108,6 +108,7 @@ fn record_of(token: i64, attempt: u32, nonce: &str) -> Vec<u8> {
         retry_at: None,
         past: Past::default(),
         dependents: Vec::new(),
+        notify: std::collections::BTreeSet::new(),
         placement: None,
         kill: None,
     };

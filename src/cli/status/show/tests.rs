@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::fuzz::{Fuzz, LEDGER_WORDS, is_read_back};
-use crate::status::{AlarmStatus, JobStatus, RunStatus, sample};
+use crate::status::{AlarmStatus, FailingChannel, JobStatus, RunStatus, sample};
 use cronkeeper_core::job::{Alarm, JobName};
 use cronkeeper_core::run::{Link, Outcome, RunId, RunState, Span, UpstreamResult};
 
@@ -302,6 +302,19 @@ fn damaged_records_are_named_with_their_path() {
     status.damaged = vec!["/cronkeeper/history/a: it cannot be written: not authorized".into()];
     let expected = "DAMAGED  /cronkeeper/history/a: it cannot be written: not authorized\n";
     assert!(text_of(&status).contains(expected));
+}
+
+#[test]
+fn a_channel_that_gets_nothing_is_named_with_the_reason() {
+    let mut status = sample::leader();
+    let since = "2026-11-20T10:00:00Z".parse().unwrap();
+    let channel = cronkeeper_core::job::ChannelName::parse("ops").unwrap();
+    let error = "it answers 503".to_owned();
+    status.failing_channels = vec![FailingChannel { channel, since, waiting: 3, error }];
+    let expected = "CHANNEL  ops has got nothing since 2026-11-20 10:00:00Z, 3 notifications waiting: it answers 503\n";
+    assert!(text_of(&status).contains(expected), "{}", text_of(&status));
+    let withheld = text_of(&status.outlined());
+    assert!(withheld.contains("3 notifications waiting") && !withheld.contains("503"), "{withheld}");
 }
 
 #[test]

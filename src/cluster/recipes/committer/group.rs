@@ -53,6 +53,8 @@ pub struct Group {
     made: BTreeSet<String>,
     /// Bells that cannot be rung.
     silent: BTreeSet<String>,
+    /// Notifications cannot be written: no change waits for that.
+    is_mute: bool,
     /// True while an earlier try has no answer.
     pub is_in_doubt: bool,
 }
@@ -73,6 +75,8 @@ pub enum GroupFailure {
     LastClosed(String),
     /// The bell with this path cannot be rung. Nobody waits for that.
     BellClosed(String),
+    /// Notifications cannot be written. No change waits for that.
+    OutboxClosed,
     /// The server refuses an operation of a change for any other reason.
     Refused {
         /// The change, and those of its job that were requested after it.
@@ -115,7 +119,11 @@ impl PendingCommit {
     /// For an end it only matters that another end is on record, so that answer holds even if the change is
     /// untraceable.
     pub fn refused_as(&self, answer: Commit) -> Commit {
-        let is_end = matches!(self.change, Change::End { .. } | Change::SkipRun { .. });
+        let change = match &self.change {
+            Change::Noticed { change, .. } => change,
+            change => change,
+        };
+        let is_end = matches!(change, Change::End { .. } | Change::SkipRun { .. });
         let is_known = !self.is_untraceable || (is_end && answer == Commit::Superseded);
         if is_known { answer } else { Commit::Unknown }
     }
@@ -156,13 +164,13 @@ impl PendingCommit {
         matches!(self.change, Change::Accept { .. })
     }
 
-    /// The operations of this change, with that on `last/<job>`.
+    /// The operations of this change, with that on `last/<job>` and the notifications.
     fn operations(&self) -> usize {
-        self.ops.len() + usize::from(self.end().is_some())
+        self.ops.len() + usize::from(self.end().is_some()) + self.change.most_notices().1
     }
 
     fn bytes(&self) -> usize {
-        self.ops.iter().map(bytes).sum::<usize>() + self.end().map_or(0, |_| LAST_BYTES)
+        self.ops.iter().map(bytes).sum::<usize>() + self.end().map_or(0, |_| LAST_BYTES) + self.change.most_notices().0
     }
 }
 
@@ -217,13 +225,27 @@ impl Group {
         self.members.iter().filter_map(PendingCommit::end)
     }
 
-    /// The multi: the guards first, if any change needs them, and `last/<job>` and the bells at the end: what an earlier
-    /// try has done shows in the changes themselves.
+    /// The multi: the guards first, if any change needs them, and `last/<job>`, the notifications and the bells at the end:
+    /// what an earlier try has done shows in the changes themselves.
     pub fn ops(&self) -> Vec<Op> {
         let fence = self.fence.as_deref().map(context::fence);
         let member = self.member.as_ref().map(|member| Op::Check { path: member.clone(), at: AtVersion::Any });
         let changes = self.members.iter().flat_map(|pending| pending.ops.iter().cloned());
-        fence.into_iter().chain(member).chain(changes).chain(self.lasts.ops()).chain(self.bells()).collect()
+        fence
+            .into_iter()
+            .chain(member)
+            .chain(changes)
+            .chain(self.lasts.ops())
+            .chain(self.notices())
+            .chain(self.bells())
+            .collect()
+    }
+
+    /// The notifications, as far as they can be written.
+    fn notices(&self) -> impl Iterator<Item = Op> {
+        let members = self.members.iter().filter(|_| !self.is_mute);
+        let notices = |pending: &PendingCommit| pending.change.notices(self.lasts.compared(pending.id));
+        members.flat_map(move |pending| transaction::notices(&notices(pending)).collect::<Vec<_>>())
     }
 
     /// Number of the operations before those of the changes.
@@ -245,9 +267,10 @@ impl Group {
         bells.filter(|op| !changed(op).is_some_and(|path| self.silent.contains(path))).map(made)
     }
 
-    /// The paths of the bells that are rung.
+    /// The paths of the bells that are rung, and of the notifications' folder if there are any.
     pub fn bell_paths(&self) -> impl Iterator<Item = String> {
-        self.bells().filter_map(|op| changed(&op).map(str::to_owned))
+        let outbox = self.notices().next().map(|_| paths::OUTBOX.to_owned());
+        self.bells().filter_map(|op| changed(&op).map(str::to_owned)).chain(outbox)
     }
 
     /// The places of the group's traces, change by change.
@@ -358,7 +381,7 @@ impl Group {
         let before: usize = self.members.iter().map(|pending| pending.ops.len()).sum();
         let Some(index) = index.checked_sub(before) else { return self.refuse(0, 0) };
         let Some(op) = self.lasts.ops().nth(index) else {
-            return self.drop_failed_bell(index - self.lasts.jobs().count(), error);
+            return self.drop_failed_hint(index - self.lasts.jobs().count(), error);
         };
         // The service could not make what it lies below.
         let is_homeless = matches!((&op, error), (Op::Create { .. }, Error::Missing));
@@ -376,8 +399,12 @@ impl Group {
         }
     }
 
-    /// Says what follows if this bell failed: no change waits for it.
-    fn drop_failed_bell(&mut self, index: usize, error: &Error) -> GroupFailure {
+    /// Says what follows if this notification or bell failed: no change waits for it.
+    fn drop_failed_hint(&mut self, index: usize, error: &Error) -> GroupFailure {
+        let Some(index) = index.checked_sub(self.notices().count()) else {
+            self.is_mute = true;
+            return GroupFailure::OutboxClosed;
+        };
         let Some(bell) = self.bells().nth(index) else { return self.refuse(0, 0) };
         let path = changed(&bell).unwrap_or_default().to_owned();
         if *error == Error::Missing && self.made.insert(path.clone()) {

@@ -2,6 +2,7 @@
 
 mod fixture;
 mod lasts;
+mod notices;
 mod placing;
 mod refusals;
 

@@ -97,6 +97,7 @@ pub(super) fn next_attempt(cx: &Context, active: &ActiveRun, lost: &RunEnd, job:
         retry_at: None,
         past,
         dependents,
+        notify: cx.jobs.notices_of_runs(job),
         nonce,
         placement,
         ..record.clone()

@@ -71,6 +71,7 @@ pub fn running(job: &Job, scheduled_at: Timestamp, owner: ledger::OwnerState) ->
         retry_at: None,
         past: Past::default(),
         dependents: Vec::new(),
+        notify: std::collections::BTreeSet::new(),
         placement: None,
         kill: None,
     };

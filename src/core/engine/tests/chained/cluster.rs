@@ -82,6 +82,7 @@ impl FakeLedger {
                 self.log.extend(stands.then(|| format!("end {} {}", end.run.id(), end.outcome.as_str())));
                 stands
             }
+            Change::Noticed { change, .. } => self.write(change),
             Change::DropTrigger { .. }
             | Change::Resume { .. }
             | Change::SkipRun { .. }

@@ -1,0 +1,120 @@
+//! The outbox of notifications, in the tables `outbox` and `channels`.
+//!
+//! Earlier versions of cronkeeper ignore the tables.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use rusqlite::{Connection, OptionalExtension as _, Transaction, params};
+
+use super::commit::Json;
+use super::operator::{on_blocking_thread, open, write};
+use super::read::parsed;
+use super::reader::SoloReader;
+use cronkeeper_core::job::ChannelName;
+use cronkeeper_core::ledger::{ChannelEntry, OperatorFuture, Outbox};
+use cronkeeper_core::run::{ChannelRecord, Notice, NoticeSeq, Version};
+
+/// True if the tables exist; otherwise [`make_tables`] creates them.
+pub(super) fn has_tables(db: &Connection) -> rusqlite::Result<bool> {
+    db.table_exists(None::<&str>, "channels")
+}
+
+pub(super) fn make_tables(tx: &Transaction<'_>) -> rusqlite::Result<()> {
+    // AUTOINCREMENT, because what is known of a channel names notifications by their numbers.
+    tx.execute_batch(
+        "CREATE TABLE IF NOT EXISTS outbox (seq INTEGER PRIMARY KEY AUTOINCREMENT, record TEXT NOT NULL);
+         CREATE TABLE IF NOT EXISTS channels
+             (channel TEXT PRIMARY KEY, version INTEGER NOT NULL, record TEXT NOT NULL) WITHOUT ROWID;",
+    )
+}
+
+/// Adds a notification.
+pub(super) fn add(tx: &Transaction<'_>, notice: &Notice) -> rusqlite::Result<()> {
+    tx.prepare_cached("INSERT INTO outbox (record) VALUES (?1)")?.execute(params![Json(notice)]).map(drop)
+}
+
+fn numbers(db: &Connection) -> rusqlite::Result<BTreeSet<NoticeSeq>> {
+    let mut statement = db.prepare("SELECT seq FROM outbox")?;
+    let rows = statement.query_map([], |row| Ok(NoticeSeq(row.get::<_, i64>(0)?.cast_unsigned())))?;
+    rows.collect()
+}
+
+fn notices(
+    db: &Connection,
+    wanted: &BTreeSet<NoticeSeq>,
+) -> rusqlite::Result<BTreeMap<NoticeSeq, Result<Notice, String>>> {
+    let mut statement = db.prepare("SELECT record FROM outbox WHERE seq = ?1")?;
+    let mut found = BTreeMap::new();
+    for &seq in wanted {
+        let text: Option<String> = statement.query_row([seq.0.cast_signed()], |row| row.get(0)).optional()?;
+        found.extend(text.map(|text| (seq, parsed(&text))));
+    }
+    Ok(found)
+}
+
+fn remove(tx: &Transaction<'_>, numbers: &BTreeSet<NoticeSeq>) -> rusqlite::Result<()> {
+    let mut statement = tx.prepare("DELETE FROM outbox WHERE seq = ?1")?;
+    numbers.iter().try_for_each(|seq| statement.execute([seq.0.cast_signed()]).map(drop))
+}
+
+fn channel(db: &Connection, name: &ChannelName) -> rusqlite::Result<ChannelEntry> {
+    let sql = "SELECT version, record FROM channels WHERE channel = ?1";
+    let row = |row: &rusqlite::Row<'_>| Ok((Version(row.get(0)?), row.get::<_, String>(1)?));
+    let found = db.query_row(sql, [name.as_str()], row).optional()?;
+    Ok(found.map_or_else(ChannelEntry::default, |(version, text)| ChannelEntry {
+        record: parsed(&text).unwrap_or_default(),
+        at: Some(version),
+    }))
+}
+
+fn put_channel(
+    tx: &Transaction<'_>,
+    name: &ChannelName,
+    record: &ChannelRecord,
+    at: Option<Version>,
+) -> rusqlite::Result<Option<Version>> {
+    if channel(tx, name)?.at != at {
+        return Ok(None);
+    }
+    let version = at.map_or(Version::FIRST, Version::next);
+    let sql = "REPLACE INTO channels (channel, version, record) VALUES (?1, ?2, ?3)";
+    tx.execute(sql, params![name.as_str(), version.0, Json(record)])?;
+    Ok(Some(version))
+}
+
+impl Outbox for SoloReader {
+    fn numbers(&self) -> OperatorFuture<'_, BTreeSet<NoticeSeq>> {
+        let ledger = self.ledger.clone();
+        Box::pin(on_blocking_thread(move || numbers(&open(&ledger)?)))
+    }
+
+    fn notices(&self, wanted: BTreeSet<NoticeSeq>) -> OperatorFuture<'_, BTreeMap<NoticeSeq, Result<Notice, String>>> {
+        let ledger = self.ledger.clone();
+        Box::pin(on_blocking_thread(move || notices(&open(&ledger)?, &wanted)))
+    }
+
+    fn add(&self, notice: Notice) -> OperatorFuture<'_, ()> {
+        let ledger = self.ledger.clone();
+        Box::pin(on_blocking_thread(move || write(&ledger, |tx| add(tx, &notice))))
+    }
+
+    fn remove(&self, numbers: BTreeSet<NoticeSeq>) -> OperatorFuture<'_, ()> {
+        let ledger = self.ledger.clone();
+        Box::pin(on_blocking_thread(move || write(&ledger, |tx| remove(tx, &numbers))))
+    }
+
+    fn channel(&self, name: ChannelName) -> OperatorFuture<'_, ChannelEntry> {
+        let ledger = self.ledger.clone();
+        Box::pin(on_blocking_thread(move || channel(&open(&ledger)?, &name)))
+    }
+
+    fn put_channel(
+        &self,
+        name: ChannelName,
+        record: ChannelRecord,
+        at: Option<Version>,
+    ) -> OperatorFuture<'_, Option<Version>> {
+        let ledger = self.ledger.clone();
+        Box::pin(on_blocking_thread(move || write(&ledger, |tx| put_channel(tx, &name, &record, at))))
+    }
+}

@@ -1,0 +1,246 @@
+//! Notifications in the ledger: each is left there by the commit of the fact that it is about, and removed once it is
+//! delivered.
+//!
+//! ```text
+//!   end, skip, alarm ── one commit ──► outbox/<seq> ── the leader ──► channels ── all delivered ──► removed
+//!                                                        │
+//!                                       channels/<name>: what is being sent, what is delivered
+//! ```
+//!
+//! A record of a channel is written before a message is handed to a service, and again when the answer is known. So a new
+//! leader knows which messages may have arrived.
+
+use std::collections::BTreeSet;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use super::{Outcome, RaisedAlarm, RunEnd, RunId, Skip, SkipReason, millis};
+use crate::escape::short;
+use crate::job::{Alarm, AlarmLimits, JobName, NoticeKind};
+use crate::term::{FencingToken, NodeName};
+
+/// Most characters of a detail.
+const LONGEST_DETAIL: usize = 300;
+
+/// The number of a notification in the ledger: later ones have larger numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct NoticeSeq(pub u64);
+
+/// The ledger's `outbox/<seq>`: a notification that is not delivered yet.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Notice {
+    /// Format version of the record.
+    pub v: u32,
+    /// The same for the same fact, whoever writes it.
+    pub id: String,
+    pub kind: NoticeKind,
+    /// When it happened.
+    pub at: Timestamp,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub job: Option<JobName>,
+    /// The run; of occurrences that were missed the first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run: Option<RunId>,
+    /// The node that it happened on, or is about.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node: Option<NodeName>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outcome: Option<Outcome>,
+    /// A word of the outcome's or the skip's reasons.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub detail: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exit_code: Option<i32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub signal: Option<i32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attempt: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub duration_ms: Option<u64>,
+    /// From when the run was due to the begin of its last attempt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub late_ms: Option<u64>,
+    /// Since when the alarm's limit counts, or the node is missing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub since: Option<Timestamp>,
+    /// The alarm's limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit_ms: Option<u64>,
+    /// Number of occurrences that were missed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub count: Option<u64>,
+    /// The end of the run's output.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub tail: String,
+}
+
+impl Notice {
+    /// A notification that says no more than this.
+    pub fn new(kind: NoticeKind, id: String, at: Timestamp) -> Self {
+        Self {
+            v: 1,
+            id,
+            kind,
+            at,
+            job: None,
+            run: None,
+            node: None,
+            outcome: None,
+            reason: None,
+            detail: None,
+            exit_code: None,
+            signal: None,
+            attempt: None,
+            duration_ms: None,
+            late_ms: None,
+            since: None,
+            limit_ms: None,
+            count: None,
+            tail: String::new(),
+        }
+    }
+
+    /// What the end of a run leaves. `before`: the outcome of the end that it is compared with.
+    pub fn of_end(end: &RunEnd, before: Option<Outcome>) -> Vec<Self> {
+        let is_success = end.outcome == Outcome::Success;
+        let happened = |kind: &NoticeKind| match kind {
+            NoticeKind::Failure => !is_success,
+            NoticeKind::Recovery => is_success && before.is_some_and(|before| before != Outcome::Success),
+            NoticeKind::Output => !end.tail.is_empty(),
+            _ => false,
+        };
+        end.run.notify.iter().copied().filter(happened).map(|kind| Self::of_kind(kind, end)).collect()
+    }
+
+    fn of_kind(kind: NoticeKind, end: &RunEnd) -> Self {
+        let run = &end.run;
+        Self {
+            job: Some(run.job.clone()),
+            run: Some(run.id()),
+            node: Some(run.owner.node.clone()),
+            outcome: Some(end.outcome),
+            reason: end.reason.map(|reason| reason.as_str().to_owned()),
+            detail: end.detail.as_deref().map(|detail| short(detail, LONGEST_DETAIL)),
+            exit_code: end.exit_code,
+            signal: end.signal,
+            attempt: Some(run.attempt),
+            duration_ms: end.duration_ms,
+            late_ms: u64::try_from(run.begun_at.duration_since(run.scheduled_at).as_millis()).ok(),
+            tail: end.tail.clone(),
+            ..Self::new(kind, format!("{}/{}", run.id(), kind.as_str()), end.ended_at)
+        }
+    }
+
+    /// What these occurrences of a skip leave; nothing if somebody wanted them skipped.
+    pub fn of_skip(skip: &Skip, first: Timestamp, count: u64) -> Option<Self> {
+        matches!(skip.reason, SkipReason::Missed | SkipReason::NoNode | SkipReason::Rewound).then(|| {
+            let run = skip.id_from(first);
+            Self {
+                job: Some(skip.job.clone()),
+                node: skip.on.clone(),
+                reason: Some(skip.reason.as_str().to_owned()),
+                detail: skip.detail.as_deref().map(|detail| short(detail, LONGEST_DETAIL)),
+                count: Some(count),
+                ..Self::new(NoticeKind::Missed, format!("{run}/missed"), skip.decided_at)
+            }
+            .about(run)
+        })
+    }
+
+    fn about(self, run: RunId) -> Self {
+        Self { run: Some(run), ..self }
+    }
+
+    /// What an alarm leaves that was raised.
+    pub fn of_alarm(job: &JobName, alarm: Alarm, raised: &RaisedAlarm, limits: AlarmLimits) -> Self {
+        let RaisedAlarm { raised_at, since, run } = raised;
+        Self {
+            job: Some(job.clone()),
+            run: run.clone(),
+            since: Some(*since),
+            limit_ms: limits.of(alarm).map(millis),
+            ..Self::new(alarm.into(), format!("{job}/{}/{raised_at}", alarm.as_str()), *raised_at)
+        }
+    }
+
+    /// What the leader says of its term, or of another node. `token`: that of its term.
+    pub fn of_cluster(kind: NoticeKind, node: NodeName, token: FencingToken, at: Timestamp) -> Self {
+        Self { node: Some(node.clone()), ..Self::new(kind, format!("{}/{node}/{token}", kind.as_str()), at) }
+    }
+}
+
+/// The ledger's `channels/<name>`: what is being sent to a channel, and what it has.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ChannelRecord {
+    /// Format version of the record.
+    pub v: u32,
+    /// The message that was handed to the service, or is about to be, and whose fate is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sending: Option<Sending>,
+    /// What needs no message to this channel any more, but is in the ledger for other channels.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub done: BTreeSet<NoticeSeq>,
+}
+
+/// A message on its way.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sending {
+    /// What it is about.
+    pub notices: BTreeSet<NoticeSeq>,
+    /// The message's id, which is that of every further copy.
+    pub id: String,
+    /// The node that sends it.
+    pub by: NodeName,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::test_records::{record, success};
+
+    fn end(outcome: Outcome, tail: &str, kinds: &[NoticeKind]) -> RunEnd {
+        let run = super::super::RunRecord { notify: kinds.iter().copied().collect(), ..record("backup", 60, "0x1") };
+        RunEnd { outcome, tail: tail.into(), ..success(run) }
+    }
+
+    fn kinds(end: &RunEnd, before: Option<Outcome>) -> Vec<&'static str> {
+        Notice::of_end(end, before).iter().map(|notice| notice.kind.as_str()).collect()
+    }
+
+    const ALL: [NoticeKind; 3] = [NoticeKind::Failure, NoticeKind::Recovery, NoticeKind::Output];
+
+    #[test]
+    fn an_end_leaves_what_its_run_says_and_no_more() {
+        let failed = end(Outcome::Timeout, "no\n", &ALL);
+        assert_eq!(kinds(&failed, None), ["failure", "output"]);
+        assert_eq!(kinds(&end(Outcome::Failure, "no\n", &[]), None), [""; 0]);
+        assert_eq!(kinds(&end(Outcome::Failure, "no\n", &[NoticeKind::Recovery]), None), [""; 0]);
+        let well = end(Outcome::Success, "", &ALL);
+        assert_eq!(kinds(&well, Some(Outcome::Killed)), ["recovery"]);
+        assert_eq!([kinds(&well, None), kinds(&well, Some(Outcome::Success))], [vec![], vec![]] as [Vec<&str>; 2]);
+    }
+
+    #[test]
+    fn the_same_fact_has_the_same_id_whoever_writes_it() {
+        let end = end(Outcome::Failure, "", &ALL);
+        let by_another = RunEnd { run: super::super::RunRecord { attempt: 2, ..end.run.clone() }, ..end.clone() };
+        assert_eq!(Notice::of_end(&end, None)[0].id, "backup.19700101T000100Z/failure");
+        assert_eq!(Notice::of_end(&by_another, None)[0].id, Notice::of_end(&end, None)[0].id);
+    }
+
+    #[test]
+    fn a_record_is_read_as_it_was_written() {
+        let notice = Notice::of_end(&end(Outcome::Failure, "x", &ALL), None).remove(0);
+        let json = serde_json::to_value(&notice).unwrap();
+        assert_eq!(serde_json::from_value::<Notice>(json).unwrap(), notice);
+        let sending = Sending { notices: [NoticeSeq(3)].into(), id: "a".into(), by: NodeName::new("n") };
+        let record = ChannelRecord { v: 1, sending: Some(sending), done: [NoticeSeq(1)].into() };
+        let json = r#"{"v":1,"sending":{"notices":[3],"id":"a","by":"n"},"done":[1]}"#;
+        assert_eq!(serde_json::to_string(&record).unwrap(), json);
+        assert_eq!(serde_json::from_str::<ChannelRecord>(json).unwrap(), record);
+    }
+}

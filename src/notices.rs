@@ -1,0 +1,45 @@
+//! Notifications: the leader sends what the ledger's outbox has, to the channels of its jobs file.
+//!
+//! ```text
+//!   outbox ─ read ─► Sender ─ plan ─► channels/<name> marked ─► deliver ─► answer ─► channels/<name>, outbox
+//!                       ▲                                        webhook, Slack, mail
+//!            jobs file, status of the node
+//! ```
+//!
+//! One task of its own, beside the daemon's loop, which waits for nothing here. What is to be sent is in the ledger, so a
+//! leader that dies loses nothing, and its successor goes on. Only a node that leads sends, and each message is marked in
+//! the ledger before, at the version that was read: of two nodes that believe to lead, one does not get its mark.
+
+mod cluster;
+mod deliver;
+mod http;
+mod message;
+mod plan;
+mod sender;
+mod smtp;
+
+use cronkeeper_core::clock::system;
+use cronkeeper_core::job::{ChannelName, NoticeKind, Target};
+use cronkeeper_core::run::{Notice, NoticeSeq};
+use cronkeeper_core::term::NodeName;
+
+use self::message::Message;
+use self::plan::Batch;
+pub use self::sender::Sender;
+
+/// Sends a test to a channel, from this host. Returns what the service answered.
+///
+/// # Errors
+/// Why it was not delivered; has no secret.
+pub async fn test(name: &ChannelName, target: Target, node: &NodeName) -> Result<String, String> {
+    let now = system::now().wall;
+    let id = format!("test/{node}/{}", uuid::Uuid::new_v4());
+    let notice = Notice { node: Some(node.clone()), ..Notice::new(NoticeKind::Test, id.clone(), now) };
+    let batch =
+        Batch { notices: [NoticeSeq(0)].into(), id: uuid::Uuid::new_v4().simple().to_string(), is_again: false };
+    let message = Message::of(name, &batch, &[&notice], node, now);
+    match deliver::deliver(target, message, now).await {
+        Ok(answer) => Ok(answer.0),
+        Err(failed) => Err(failed.answer.unwrap_or(failed.why)),
+    }
+}

@@ -1,0 +1,150 @@
+//! Requests to services that take messages by HTTP.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use http_body_util::{BodyExt as _, Full, Limited};
+use hyper::body::Bytes;
+use hyper::client::conn::http1;
+use hyper::{HeaderMap, Request, StatusCode, Uri, header};
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::ClientConfig;
+use tokio_rustls::rustls::pki_types::ServerName;
+
+use super::deliver::{Answer, Failed};
+use super::plan::Fate;
+use cronkeeper_cluster::tls::{self, Trust};
+use cronkeeper_core::escape;
+
+/// Most bytes of an answer that are read.
+const MOST_BYTES: usize = 64 << 10;
+/// Most characters of an answer that are shown.
+const SHOWN: usize = 200;
+
+/// A stream to a server.
+pub(super) trait Stream: AsyncRead + AsyncWrite + Send + Sync + Unpin {}
+impl<S: AsyncRead + AsyncWrite + Send + Sync + Unpin> Stream for S {}
+
+/// Whom a client trusts: the authorities in the file, or those of the system.
+pub(super) fn trust(ca_file: Option<&Path>) -> Result<Arc<ClientConfig>, String> {
+    let trust = match ca_file {
+        Some(path) => Trust::Named(std::fs::read(path).map_err(|error| format!("{}: {error}", path.display()))?),
+        None => match rustls_native_certs::load_native_certs().certs {
+            none if none.is_empty() => {
+                return Err("this host trusts no authorities: install its package of them, on Debian \
+                            `ca-certificates`, or set `ca_file`"
+                    .to_owned());
+            }
+            authorities => Trust::System(authorities),
+        },
+    };
+    tls::client(trust, None).map_err(|error| error.to_string())
+}
+
+/// Begins TLS.
+pub(super) async fn encrypted(
+    stream: impl Stream + 'static,
+    host: &str,
+    config: Arc<ClientConfig>,
+) -> Result<Box<dyn Stream>, Failed> {
+    let bare = host.trim_start_matches('[').trim_end_matches(']').to_owned();
+    let name = ServerName::try_from(bare).map_err(|_| Failed::refused("the URL's host is not a name for TLS"))?;
+    match TlsConnector::from(config).connect(name, stream).await {
+        Ok(stream) => Ok(Box::new(stream)),
+        Err(error) => {
+            let said = tls::words(&error, "ca_file").unwrap_or_else(|| error.to_string());
+            Err(Failed::refused(format!("TLS: {said}")))
+        }
+    }
+}
+
+pub(super) async fn connected(host: &str, port: u16) -> Result<TcpStream, Failed> {
+    let bare = host.trim_start_matches('[').trim_end_matches(']');
+    TcpStream::connect((bare, port)).await.map_err(|error| Failed::refused(format!("cannot connect: {error}")))
+}
+
+/// A request as it is sent.
+pub(super) struct Post {
+    pub url: String,
+    pub headers: HeaderMap,
+    pub body: Vec<u8>,
+    /// For `https`.
+    pub tls: Option<Arc<ClientConfig>>,
+}
+
+/// Sends a request, and says what became of it. No text has the URL, which may be a secret.
+pub(super) async fn post(post: Post) -> Result<Answer, Failed> {
+    let uri: Uri = post.url.trim().parse().map_err(|_| Failed::refused("its URL is not one"))?;
+    let host = uri.host().unwrap_or_default().to_owned();
+    let port = uri.port_u16().unwrap_or(if post.tls.is_some() { 443 } else { 80 });
+    let stream = connected(&host, port).await?;
+    let stream: Box<dyn Stream> = match post.tls {
+        Some(config) => encrypted(stream, &host, config).await?,
+        None => Box::new(stream),
+    };
+    let (mut sender, connection) =
+        http1::handshake(TokioIo::new(stream)).await.map_err(|_| Failed::refused("it does not speak HTTP"))?;
+    let path = uri.path_and_query().map_or("/", |path| path.as_str());
+    let authority = uri.authority().map(ToString::to_string).unwrap_or_default();
+    let mut request = Request::post(path)
+        .header(header::HOST, authority)
+        .header(header::USER_AGENT, concat!("cronkeeper/", env!("CARGO_PKG_VERSION")))
+        .header(header::CONTENT_TYPE, "application/json")
+        .body(Full::new(Bytes::from(post.body)))
+        .map_err(|_| Failed::refused("its URL or a header of it cannot be sent"))?;
+    request.headers_mut().extend(post.headers);
+    let asked = async {
+        let response = sender.send_request(request).await.map_err(|error| {
+            let fate = if error.is_canceled() { Fate::Refused } else { Fate::Doubtful };
+            Failed { fate, why: "the connection was lost before its answer".to_owned(), answer: None }
+        })?;
+        let status = response.status();
+        let body = Limited::new(response.into_body(), MOST_BYTES).collect().await;
+        Ok((status, body.map(http_body_util::Collected::to_bytes).unwrap_or_default()))
+    };
+    tokio::pin!(asked);
+    // The connection is driven as long as the answer takes, and ends with it.
+    let answered = tokio::select! {
+        answered = &mut asked => answered,
+        _ = connection => asked.await,
+    };
+    let (status, body) = answered?;
+    judged(status, &body)
+}
+
+/// What an answer means for the message.
+fn judged(status: StatusCode, body: &[u8]) -> Result<Answer, Failed> {
+    let said = escape::short(String::from_utf8_lossy(body).trim(), SHOWN);
+    let answer = if said.is_empty() { status.to_string() } else { format!("{status}: {said}") };
+    if status.is_success() {
+        return Ok(Answer(answer));
+    }
+    let fate = match status.as_u16() {
+        // A server between may have passed it on.
+        500 | 502 | 504 => Fate::Doubtful,
+        // What an operator can mend on this side, or the service by itself.
+        401 | 403 | 408 | 425 | 429 | 501..=599 => Fate::Refused,
+        _ => Fate::Hopeless,
+    };
+    Err(Failed { fate, why: format!("it answers {status}"), answer: Some(answer) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_says_whether_a_message_arrived_and_whether_to_try_again() {
+        let fate = |code: u16| match judged(StatusCode::from_u16(code).unwrap(), b"x") {
+            Ok(_) => Fate::Delivered,
+            Err(failed) => failed.fate,
+        };
+        assert_eq!([200, 202, 204].map(fate), [Fate::Delivered; 3]);
+        assert_eq!([401, 403, 408, 429, 503].map(fate), [Fate::Refused; 5]);
+        assert_eq!([500, 502, 504].map(fate), [Fate::Doubtful; 3]);
+        assert_eq!([301, 400, 404, 410, 422].map(fate), [Fate::Hopeless; 5]);
+    }
+}

@@ -1,0 +1,210 @@
+use jiff::Timestamp;
+use proptest::prelude::*;
+
+use super::*;
+use cronkeeper_core::run::ChannelRecord;
+
+const EVERY: Duration = Duration::from_secs(60);
+
+fn name() -> ChannelName {
+    ChannelName::parse("ops").unwrap()
+}
+
+fn at(seconds: u64) -> Uptime {
+    Uptime::ZERO + Duration::from_secs(seconds)
+}
+
+fn notice(kind: NoticeKind, number: u64) -> Notice {
+    Notice::new(kind, format!("job.{number}/{}", kind.as_str()), Timestamp::UNIX_EPOCH)
+}
+
+/// A ledger with notices, and one process after the other that sends to one channel.
+struct World {
+    notices: BTreeMap<NoticeSeq, Notice>,
+    stored: ChannelEntry,
+    state: ChannelState,
+    now: Uptime,
+}
+
+impl World {
+    fn new(kinds: &[NoticeKind]) -> Self {
+        let notices = (1..).zip(kinds).map(|(number, &kind)| (NoticeSeq(number), notice(kind, number))).collect();
+        Self { notices, stored: ChannelEntry::default(), state: ChannelState::default(), now: at(100) }
+    }
+
+    fn failures(count: usize) -> Self {
+        Self::new(&vec![NoticeKind::Failure; count])
+    }
+
+    fn write(&mut self) {
+        let existing = self.notices.keys().copied().collect();
+        let Some(entry) = self.state.record(&existing) else { return };
+        assert_eq!(entry.at, self.stored.at, "compare and write");
+        let version = entry.at.map_or(Version::FIRST, Version::next);
+        self.stored = ChannelEntry { record: entry.record, at: Some(version) };
+        self.state.written(version);
+    }
+
+    /// Does what needs no message; returns the message, or until when nothing happens.
+    fn step(&mut self) -> Result<Batch, Option<Uptime>> {
+        for _ in 0..10 {
+            let waiting = self.notices.iter().map(|(&seq, notice)| (seq, notice)).collect();
+            match self.state.next(&name(), &waiting, EVERY, self.now) {
+                Step::Read => self.state.read(self.stored.clone(), self.now),
+                Step::Write => self.write(),
+                Step::Wait(until) => return Err(until),
+                Step::Send(batch) => {
+                    self.state.mark(&batch, &NodeName::new("a"));
+                    self.write();
+                    self.state.sent();
+                    return Ok(batch);
+                }
+            }
+        }
+        panic!("it does not settle");
+    }
+
+    /// The next message, once it is due.
+    fn message(&mut self) -> Batch {
+        for _ in 0..10 {
+            match self.step() {
+                Ok(batch) => return batch,
+                Err(until) => self.now = until.expect("something is to be sent"),
+            }
+        }
+        panic!("nothing is sent");
+    }
+
+    fn answered(&mut self, batch: &Batch, fate: Fate) -> Option<Duration> {
+        self.state.answered(batch, fate, 0, self.now)
+    }
+
+    /// The process dies, and another leads.
+    fn fail_over(&mut self) {
+        self.state = ChannelState::default();
+    }
+}
+
+#[test]
+fn a_thousand_failures_are_one_message_and_the_next_one_waits() {
+    let mut world = World::failures(1000);
+    let first = world.message();
+    assert_eq!((first.notices.len(), first.is_again, world.now), (1000, false, at(102)));
+    world.answered(&first, Fate::Delivered);
+    assert_eq!(world.step(), Err(None), "all is said");
+    world.notices.insert(NoticeSeq(2000), notice(NoticeKind::Failure, 2000));
+    let second = world.message();
+    assert_eq!((second.notices.len(), world.now), (1, at(162)));
+    assert_ne!(second.id, first.id);
+}
+
+#[test]
+fn a_message_whose_answer_is_lost_with_its_process_comes_again_and_says_so() {
+    let mut world = World::failures(3);
+    let first = world.message();
+    world.notices.insert(NoticeSeq(9), notice(NoticeKind::Failure, 9));
+    world.fail_over();
+    let before = world.now;
+    let again = world.message();
+    assert!(again.is_again && world.now >= before + PATIENCE, "the other process may still send it");
+    assert_eq!((&again.id, &again.notices), (&first.id, &first.notices), "receivers can drop the copy");
+    world.answered(&again, Fate::Delivered);
+    assert_eq!(world.message().notices, [NoticeSeq(9)].into());
+}
+
+#[test]
+fn a_refused_message_leaves_no_doubt_also_after_a_failover() {
+    let mut world = World::failures(1);
+    let first = world.message();
+    assert_eq!(world.answered(&first, Fate::Refused), Some(FIRST_PAUSE));
+    assert!(world.step().is_err(), "it pauses, and takes the mark off");
+    world.fail_over();
+    assert!(!world.message().is_again);
+}
+
+#[test]
+fn once_in_doubt_a_refusal_does_not_take_the_doubt_away() {
+    let mut world = World::failures(1);
+    let first = world.message();
+    world.answered(&first, Fate::Doubtful);
+    let second = world.message();
+    assert!(second.is_again);
+    world.answered(&second, Fate::Refused);
+    world.fail_over();
+    assert!(world.message().is_again);
+}
+
+#[test]
+fn pauses_double_up_to_five_minutes_and_a_success_ends_them() {
+    let mut world = World::failures(1);
+    let mut pauses = Vec::new();
+    for _ in 0..12 {
+        let batch = world.message();
+        pauses.extend(world.answered(&batch, Fate::Refused).map(|pause| pause.as_secs()));
+    }
+    assert_eq!(pauses, [1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300, 300]);
+    let batch = world.message();
+    assert_eq!((world.answered(&batch, Fate::Delivered), world.state.failures()), (None, 0));
+}
+
+#[test]
+fn what_runs_print_are_messages_of_their_own_and_wait_for_nothing() {
+    let mut world = World::new(&[NoticeKind::Output, NoticeKind::Failure, NoticeKind::Output]);
+    let mut sent = Vec::new();
+    while let Ok(batch) = world.step() {
+        world.answered(&batch, Fate::Delivered);
+        sent.push(batch.notices.len());
+    }
+    assert_eq!(sent, [1, 1]);
+    assert_eq!(world.message().notices, [NoticeSeq(2)].into());
+}
+
+#[test]
+fn a_record_that_another_has_written_is_read_again() {
+    let mut world = World::failures(1);
+    let batch = world.message();
+    world.answered(&batch, Fate::Delivered);
+    world.stored = ChannelEntry {
+        record: ChannelRecord { v: 1, sending: None, done: [NoticeSeq(1)].into() },
+        at: Some(Version(7)),
+    };
+    world.state.superseded();
+    assert_eq!(world.step(), Err(None));
+}
+
+proptest! {
+    #![proptest_config(crate::fuzz::proptest_config())]
+    /// Whatever is answered and whoever dies: nothing is lost, and a message that had arrived before says so.
+    #[test]
+    fn each_notice_arrives_and_copies_say_that_they_are(
+        count in 1_usize..20,
+        turns in prop::collection::vec((0_u8..4, any::<bool>()), 0..30),
+    ) {
+        let mut world = World::failures(count);
+        let mut arrived: BTreeSet<NoticeSeq> = BTreeSet::new();
+        let turns = turns.into_iter().chain(std::iter::repeat_n((0, false), 10));
+        for (answer, dies) in turns {
+            let done = |world: &World| world.stored.record.done.len() == count && !world.state.is_dirty;
+            if world.state.entry.is_some() && done(&world) {
+                break;
+            }
+            let Ok(batch) = world.step().or_else(|until| match until {
+                Some(until) => { world.now = until; world.step() }
+                None => Err(None),
+            }) else { continue };
+            let (fate, arrives) = [
+                (Fate::Delivered, true), (Fate::Refused, false), (Fate::Doubtful, true), (Fate::Doubtful, false),
+            ][usize::from(answer)];
+            if arrives {
+                prop_assert!(batch.is_again || batch.notices.is_disjoint(&arrived), "a copy that does not say so");
+                arrived.extend(&batch.notices);
+            }
+            if dies {
+                world.fail_over();
+            } else {
+                world.answered(&batch, fate);
+            }
+        }
+        prop_assert_eq!(arrived.len(), count);
+    }
+}

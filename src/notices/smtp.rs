@@ -1,0 +1,307 @@
+//! Mail by SMTP. `lettre` writes the mail and speaks the protocol; this says what an error means for the message.
+//!
+//! A mail server has taken a message once it has answered to its end. Before the message is sent, nothing has arrived;
+//! from then to the answer nobody knows. A password is sent only over TLS, or to this host.
+
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::{Duration, SystemTime};
+
+use hyper::Uri;
+use jiff::Timestamp;
+use lettre::Address;
+use lettre::message::Mailbox;
+use lettre::message::header::{HeaderName, HeaderValue};
+use lettre::transport::smtp::Error;
+use lettre::transport::smtp::authentication::{Credentials, Mechanism};
+use lettre::transport::smtp::client::{
+    AsyncSmtpConnection, AsyncTokioStream, Certificate, CertificateStore, TlsParameters, TlsParametersBuilder,
+};
+use lettre::transport::smtp::commands::{Data, Mail as MailFrom, Rcpt};
+use lettre::transport::smtp::extension::ClientId;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::timeout;
+use tokio_rustls::rustls::ClientConfig;
+
+use super::deliver::{Answer, Failed, io_failed};
+use super::http::{self, Stream};
+use super::message::Message;
+use super::plan::Fate;
+use crate::config::{is_this_host, mail_address};
+use cronkeeper_cluster::tls;
+use cronkeeper_core::escape;
+
+/// Most characters of a reply that are shown.
+const SHOWN: usize = 200;
+/// Most bytes that are read of a mail server: it cannot fill this node's memory with a line that never ends.
+const MOST_BYTES: usize = 256 << 10;
+/// How long the farewell may take.
+const FAREWELL: Duration = Duration::from_secs(1);
+
+/// A message for a mail server.
+pub(super) struct Mail {
+    host: String,
+    port: u16,
+    encryption: Encryption,
+    login: Option<Credentials>,
+    from: Address,
+    to: Vec<Address>,
+    /// Head and body, as they are sent.
+    data: Vec<u8>,
+}
+
+enum Encryption {
+    /// The server is this host.
+    None,
+    StartTls(TlsParameters),
+    Tls(Arc<ClientConfig>),
+}
+
+impl Mail {
+    /// Blocks: reads the list of authorities.
+    pub fn new(
+        server: &str,
+        login: Option<(String, String)>,
+        ca_file: Option<&Path>,
+        (from, to): (Option<&str>, &[String]),
+        message: &Message,
+        at: Timestamp,
+    ) -> Result<Self, String> {
+        let uri: Uri = server.parse().map_err(|_| "the URL of its mail server is not one".to_owned())?;
+        let host = uri.host().unwrap_or_default().trim_matches(['[', ']']).to_owned();
+        let (encryption, port) = match uri.scheme_str() {
+            Some("smtps") => (Encryption::Tls(http::trust(ca_file)?), 465),
+            _ if is_this_host(&host) && ca_file.is_none() => (Encryption::None, 25),
+            _ => (Encryption::StartTls(trust(&host, ca_file)?), 587),
+        };
+        let default = format!("cronkeeper@{}", own_name());
+        let from = mail_address(from.unwrap_or(&default))?;
+        let to: Vec<Address> = to.iter().map(|to| mail_address(to)).collect::<Result<_, _>>()?;
+        let data = written(&from, &to, message, at)?;
+        let login = login.map(Credentials::from);
+        Ok(Self { port: uri.port_u16().unwrap_or(port), host, encryption, login, from, to, data })
+    }
+}
+
+/// TLS that begins later, and trusts the authorities in the file or those of the system.
+fn trust(host: &str, ca_file: Option<&Path>) -> Result<TlsParameters, String> {
+    let builder = TlsParametersBuilder::new(host.to_owned());
+    let builder = match ca_file {
+        None => builder,
+        Some(path) => {
+            let unusable = |why: &dyn std::fmt::Display| format!("{}: {why}", path.display());
+            let pem = std::fs::read(path).map_err(|error| unusable(&error))?;
+            let authorities = Certificate::from_pem(&pem).map_err(|error| unusable(&error))?;
+            builder.certificate_store(CertificateStore::None).add_root_certificate(authorities)
+        }
+    };
+    builder.build().map_err(|error| error.to_string())
+}
+
+/// The name of this host, as mail servers take one.
+fn own_name() -> String {
+    let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let is_name = !name.is_empty() && name.bytes().all(|c| c.is_ascii_alphanumeric() || matches!(c, b'-' | b'.'));
+    if is_name { name } else { "localhost".to_owned() }
+}
+
+fn written(from: &Address, to: &[Address], message: &Message, at: Timestamp) -> Result<Vec<u8>, String> {
+    let header = |name, value: &str| HeaderValue::new(HeaderName::new_from_ascii_str(name), value.to_owned());
+    let mut mail = lettre::Message::builder()
+        .from(Mailbox::new(None, from.clone()))
+        .subject(&message.title)
+        .date(SystemTime::from(at))
+        .message_id(Some(format!("<{}@cronkeeper>", message.id)))
+        .raw_header(header("X-Cronkeeper-Id", &message.id))
+        .raw_header(header("Auto-Submitted", "auto-generated"));
+    for to in to {
+        mail = mail.to(Mailbox::new(None, to.clone()));
+    }
+    Ok(mail.body(message.text.clone()).map_err(|error| error.to_string())?.formatted())
+}
+
+/// A connection of which only so many bytes are read.
+struct Bounded {
+    stream: Box<dyn Stream>,
+    peer: SocketAddr,
+    left: usize,
+}
+
+impl fmt::Debug for Bounded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Bounded").field("peer", &self.peer).finish_non_exhaustive()
+    }
+}
+
+impl AsyncTokioStream for Bounded {
+    fn peer_addr(&self) -> io::Result<SocketAddr> {
+        Ok(self.peer)
+    }
+}
+
+impl AsyncRead for Bounded {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let before = buf.filled().len();
+        let polled = Pin::new(&mut self.stream).poll_read(cx, buf);
+        match self.left.checked_sub(buf.filled().len() - before) {
+            Some(left) => self.left = left,
+            None => return Poll::Ready(Err(io::Error::other("it says too much"))),
+        }
+        polled
+    }
+}
+
+impl AsyncWrite for Bounded {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+/// What a command is for, as far as it matters for the meaning of its error.
+#[derive(Clone, Copy)]
+enum About {
+    /// The connection, its greeting and TLS.
+    Server,
+    Login,
+    Sender,
+    Recipient,
+    /// The permission to send the message.
+    Data,
+    /// The message and its end.
+    Message,
+}
+
+impl About {
+    fn failed(self, error: &Error) -> Failed {
+        let Some(code) = error.status() else {
+            let fate = if matches!(self, Self::Message) { Fate::Doubtful } else { Fate::Refused };
+            let broke = || broken(error).map(|kind| format!("the connection failed: {kind}"));
+            let said = broke().or_else(|| tls::words(error, "ca_file")).unwrap_or_else(|| error.to_string());
+            return Failed { fate, why: escape::short(&said, SHOWN), answer: None };
+        };
+        // What an operator mends on this side is tried again.
+        let is_lasting = error.is_permanent() && !matches!(self, Self::Server | Self::Login);
+        let text = std::error::Error::source(error).map(ToString::to_string).unwrap_or_default();
+        let answer = escape::short(&format!("{code} {text}"), SHOWN);
+        // Of what a server says to a login, nothing is repeated.
+        let said = if matches!(self, Self::Login) { code.to_string() } else { answer.clone() };
+        Failed {
+            fate: if is_lasting { Fate::Hopeless } else { Fate::Refused },
+            why: format!("the mail server answers {said} to {}", self.words()),
+            answer: Some(answer),
+        }
+    }
+
+    fn words(self) -> &'static str {
+        match self {
+            Self::Server => "the connection",
+            Self::Login => "the login",
+            Self::Sender => "the sender",
+            Self::Recipient => "a recipient",
+            Self::Data => "DATA",
+            Self::Message => "the mail",
+        }
+    }
+}
+
+/// How the connection was lost, if it was: rustls explains the end of a connection with a link to its manual.
+fn broken(error: &Error) -> Option<io::ErrorKind> {
+    let lost = std::error::Error::source(error)?.downcast_ref::<io::Error>()?;
+    // What TLS refuses is data that is invalid to it.
+    (!matches!(lost.kind(), io::ErrorKind::InvalidData | io::ErrorKind::Other)).then(|| lost.kind())
+}
+
+/// Sends a mail. One recipient that is refused does not keep it from the others.
+pub(super) async fn send(mail: Mail) -> Result<Answer, Failed> {
+    let name = ClientId::Domain(own_name());
+    let stream = http::connected(&mail.host, mail.port).await?;
+    let peer = stream.peer_addr().map_err(|error| io_failed(Fate::Refused, &error))?;
+    let stream: Box<dyn Stream> = match &mail.encryption {
+        Encryption::Tls(tls) => http::encrypted(stream, &mail.host, Arc::clone(tls)).await?,
+        Encryption::None | Encryption::StartTls(_) => Box::new(stream),
+    };
+    let stream = Box::new(Bounded { stream, peer, left: MOST_BYTES });
+    let greeted = AsyncSmtpConnection::connect_with_transport(stream, &name).await;
+    let mut server = greeted.map_err(|error| About::Server.failed(&error))?;
+    if let Encryption::StartTls(tls) = mail.encryption {
+        if !server.can_starttls() {
+            return Err(Failed::refused("the mail server offers no STARTTLS, and mail is not sent in the clear"));
+        }
+        server.starttls(tls, &name).await.map_err(|error| About::Server.failed(&error))?;
+    }
+    if let Some(login) = &mail.login {
+        let done = server.auth(&[Mechanism::Plain, Mechanism::Login], login).await;
+        done.map_err(|error| About::Login.failed(&error))?;
+    }
+    let begun = server.command(MailFrom::new(Some(mail.from), Vec::new())).await;
+    begun.map_err(|error| About::Sender.failed(&error))?;
+    let (mut taken, mut refused) = (0, None);
+    for to in mail.to {
+        match server.command(Rcpt::new(to, Vec::new())).await {
+            Ok(_) => taken += 1,
+            Err(error) if error.status().is_some() => refused = Some(About::Recipient.failed(&error)),
+            Err(error) => return Err(About::Recipient.failed(&error)),
+        }
+    }
+    if let Some(refused) = refused.filter(|_| taken == 0) {
+        return Err(refused);
+    }
+    server.command(Data).await.map_err(|error| About::Data.failed(&error))?;
+    let answered = server.message(&mail.data).await.map_err(|error| About::Message.failed(&error))?;
+    // It has the mail, whatever becomes of the farewell.
+    let _ = timeout(FAREWELL, server.quit()).await;
+    let text = answered.message().collect::<Vec<_>>().join(" ");
+    Ok(Answer(escape::short(&format!("{} {text}", answered.code()), SHOWN)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mail(title: &str, text: &str) -> String {
+        let message = Message { id: "abc".into(), title: title.into(), text: text.into(), json: Vec::new() };
+        let [from, to] = ["a@b.example", "root"].map(|text| mail_address(text).unwrap());
+        String::from_utf8(written(&from, &[to], &message, Timestamp::UNIX_EPOCH).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn a_title_cannot_add_to_the_head() {
+        let mail = mail("failed\r\nBcc: x@y.example", "one\n");
+        let (head, body) = mail.split_once("\r\n\r\n").unwrap();
+        assert!(!head.lines().any(|line| line.starts_with("Bcc")), "{head}");
+        assert_eq!(body, "one\r\n");
+    }
+
+    #[test]
+    fn lines_of_a_mail_are_as_long_as_servers_take_them_and_ascii() {
+        let mail = mail(&"ä".repeat(300), &format!("{}\n{}\n", "ö".repeat(2_000), "x".repeat(2_000)));
+        assert!(mail.is_ascii() && mail.lines().all(|line| line.len() <= 998), "{mail}");
+    }
+
+    #[test]
+    fn the_head_says_what_mail_programs_ask_for() {
+        let mail = mail("t", "x\n");
+        for line in [
+            "Date: Thu, 01 Jan 1970 00:00:00 +0000\r\n",
+            "Message-ID: <abc@cronkeeper>\r\n",
+            "X-Cronkeeper-Id: abc\r\n",
+            "Auto-Submitted: auto-generated\r\n",
+            "To: root@localhost\r\n",
+        ] {
+            assert!(mail.contains(line), "{line}{mail}");
+        }
+    }
+}
