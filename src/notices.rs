@@ -6,9 +6,9 @@
 //!            jobs file, status of the node
 //! ```
 //!
-//! One task of its own, beside the daemon's loop, which waits for nothing here. What is to be sent is in the ledger, so a
+//! A task of its own, beside the daemon's loop, which never waits for it. What must be sent is in the ledger, so a
 //! leader that dies loses nothing, and its successor goes on. Only a node that leads sends, and each message is marked in
-//! the ledger before, at the version that was read: of two nodes that believe to lead, one does not get its mark.
+//! the ledger first, at the version that was read: if two nodes think they lead, only one can set its mark.
 
 mod cluster;
 mod deliver;

@@ -86,7 +86,7 @@ pub struct Status {
     /// leader knows them.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub suspects: BTreeSet<NodeName>,
-    /// The channels of notifications that get nothing, because every attempt fails. Only the leader knows them.
+    /// The channels of notifications to which no attempt succeeds. Only the leader knows them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub failing_channels: Vec<FailingChannel>,
     /// The nodes whose jobs or time zone data differ from the leader's.

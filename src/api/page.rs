@@ -100,6 +100,8 @@ pub(super) fn routes() -> Router<Arc<ApiState>> {
         .route("/jobs/{job}/resume", post(forms::resume))
         .route("/runs/{run}/kill", post(forms::kill))
         .route("/handover", post(forms::hand_over))
+        .route("/drain", post(forms::drain))
+        .route("/undrain", post(forms::undrain))
         .route(SIGN_IN, get(forms::sign_in_page).post(forms::sign_in))
         .route("/session/end", post(forms::sign_out))
         .route("/zone", get(forms::zone))

@@ -100,6 +100,8 @@ const NEEDS: &[(&str, Need)] = &[
     ("POST /jobs/{job}/resume", OPERATE),
     ("POST /runs/{run}/kill", OPERATE),
     ("POST /handover", OPERATE),
+    ("POST /drain", OPERATE),
+    ("POST /undrain", OPERATE),
     ("GET /session", Need::Nothing),
     // Signing in is how a browser gets a role, and signing out gives it back.
     ("POST /session", Need::Nothing),

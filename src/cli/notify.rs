@@ -16,7 +16,7 @@ pub struct Args {
     /// What to do
     #[arg(value_enum, value_name = "WHAT")]
     action: Action,
-    /// The channels; without any, all channels of the jobs file
+    /// The channels to test; default: all channels of the jobs file
     #[arg(value_name = "CHANNEL")]
     channels: Vec<String>,
     #[command(flatten)]

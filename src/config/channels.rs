@@ -31,14 +31,14 @@ pub(super) const CHANNEL: &[Key] = &[
     Key { name: "slack", form: Form::Text, about: "URL of an incoming webhook of Slack or of a compatible service." },
     Key { name: "slack_file", form: Form::Text, about: "Absolute path of the file that has this URL." },
     Key { name: "mail", form: Form::TextOrTexts, about: "The mail addresses that get the channel's messages." },
-    Key { name: "from", form: Form::Text, about: "The sender of mail. Default: cronkeeper, at the host's name." },
+    Key { name: "from", form: Form::Text, about: "The sender's address. Default: `cronkeeper@` and the host's name." },
     Key {
         name: "smtp",
         form: Form::Text,
         about: "The mail server: `smtps://HOST` for TLS, `smtp://HOST` for STARTTLS, which a server on this host does not \
                 need. Default smtp://localhost.",
     },
-    Key { name: "user", form: Form::Text, about: "The user at the mail server." },
+    Key { name: "user", form: Form::Text, about: "The user name for the mail server." },
     Key { name: "password_file", form: Form::Text, about: "Absolute path of the file that has the user's password." },
     Key { name: "headers", form: Form::Texts, about: "Further headers of the webhook's requests." },
     Key {
@@ -54,7 +54,7 @@ pub(super) const CHANNEL: &[Key] = &[
     Key {
         name: "ca_file",
         form: Form::Text,
-        about: "Absolute path of a PEM file with the authorities that may have signed the server's certificate. \
+        about: "Absolute path of a PEM file with the CA certificates to trust for the server's certificate. \
                 Default: those of the system.",
     },
     Key {
@@ -252,9 +252,7 @@ pub(super) fn of_block(node: &Node, title: &str, faults: &mut Vec<Fault>) -> Opt
         });
         match ChannelName::parse(&name) {
             Ok(parsed) => _ = notify.insert(parsed, kinds),
-            Err(_) => {
-                faults.push(Fault::new(at, format!("{title}: `{}` is not a name of a channel", shown_key(&name))))
-            }
+            Err(_) => faults.push(Fault::new(at, format!("{title}: `{}` is not a channel name", shown_key(&name)))),
         }
     }
     (faults.len() == before).then_some(Notify(notify))

@@ -1,7 +1,7 @@
 //! The events of the log: what others rely on, and what they say.
 //!
-//! This table is the only place that says how an event is called, at which level it is logged, which fields it has,
-//! and which sentence stands for it. A terminal, the journal's MESSAGE, text lines and JSON's `message` all show the
+//! This table is the only place that says what an event is called, at which level it is logged, which fields it has,
+//! and which sentence describes it. A terminal, the journal's MESSAGE, text lines and JSON's `message` all show the
 //! sentence; alerts and dashboards rely on the rest, which is docs/contract.md's. A line may have more fields than are
 //! listed, and leaves out those that do not apply.
 //!
@@ -101,7 +101,7 @@ events! {
     NODE_STOPPING "node.stopping" WARN [runs] "asked again to stop: killing {runs:run}";
     NODE_STOPPED "node.stopped" INFO [reason] "stopped[: {reason}]";
     NODE_UNSETTLED "node.unsettled" WARN [runs]
-        "stopping before the ledger has the ends of {runs:run}: the state directory keeps them, and `cronkeeper release` \
+        "stopping before recording the end of {runs:run}: the state directory keeps them, and `cronkeeper release` \
          or the next start records them";
     NODE_STUCK "node.stuck" WARN [stood_ms]
         "the daemon's loop has been stuck for {stood_ms}, perhaps because the disk of the state directory hangs; {message}";
@@ -115,7 +115,7 @@ events! {
     JOBS_ERROR "jobs.error" ERROR [path] "{message}";
     JOBS_WARNING "jobs.warning" WARN [path] "{message}";
     JOBS_UNWATCHED "jobs.unwatched" WARN [path, error]
-        "cannot watch {path}, so changes of the jobs file are noticed some seconds late: {error}";
+        "cannot watch {path}, so it takes some seconds to notice changes to the jobs file: {error}";
     JOBS_UNCOPIED "jobs.uncopied" WARN [path, error]
         "cannot copy the jobs to the state directory, so a start with an invalid jobs file would fail: {error}";
     JOBS_DRIFT "jobs.drift" WARN [other, digest, other_digest] "{other} has loaded a different jobs file";
@@ -127,7 +127,7 @@ events! {
     MEMBER_GONE "member.gone" WARN | INFO [other, reason, last_seen] "{other} {message}";
     MEMBER_BACK "member.back" INFO [other, gone_since] "{other} is back; it had been gone since {@gone_since}";
     NODE_SUSPECT "node.suspect" WARN [other]
-        "{other} has not accepted in time what was placed on it; other nodes get runs first";
+        "{other} did not accept a run in time; other nodes get runs first";
     NODE_FORGOTTEN "node.forgotten" INFO [other] "{other} was gone for too long and is forgotten: jobs on every node no longer include it";
     ELECTION_JOINED "election.joined" INFO [candidate] "joined the queue";
     ELECTION_FOLLOWING "election.following" INFO [candidate, predecessor, predecessor_node, leader_node]
@@ -138,7 +138,7 @@ events! {
     ELECTION_ALL_DRAINED "election.all_drained" WARN [nodes]
         "nobody leads and no job runs: every node is drained; `cronkeeper undrain NODE` lets one lead again";
     ELECTION_NOBODY_MAY_LEAD "election.nobody_may_lead" ERROR [nodes]
-        "nobody leads and nothing new runs: no node that may lead is alive; start one without `--lead false`, or undrain one";
+        "nobody leads, so no new run starts: no live node may lead; start one without `--lead false`, or undrain one";
     LEADER_ELECTED "leader.elected" INFO [candidate, token, took_ms, after]
         "now the leader[, after {after}] (token {token}, {took_ms})";
     LEADER_RESIGNED "leader.resigned" INFO [token, reason] "resigned as leader";
@@ -150,9 +150,9 @@ events! {
         "took over in {took_ms}[, {settled:run} settled][, {cut_off:run} cut off][, {missed:occurrence} missed]";
     COORDINATION_EXAMINED "coordination.examined" INFO | WARN [service, durability, may_rewind] "{service}: {durability}";
     COORDINATION_UNEXAMINED "coordination.unexamined" WARN [service, error]
-        "{service} no longer says what its commits are worth: {error}";
+        "can no longer check how durable {service}'s commits are: {error}";
     COORDINATION_FILLING "coordination.filling" WARN [service, used_mb, quota_mb]
-        "{service}'s database has {used_mb} MB, and accepts no writes at {quota_mb} MB unless its settings say otherwise: \
+        "{service}'s database has grown to {used_mb} MB; at {quota_mb} MB, unless set otherwise, it rejects writes: \
          start it with --auto-compaction-retention=1h, and defragment it";
     COORDINATION_UNREACHABLE "coordination.unreachable" WARN [retry_ms, repeat_ms, error]
         "{service} is unavailable: {brief}; next try in {retry_ms}";
@@ -207,7 +207,7 @@ events! {
     RUN_OUTLIVED "run.outlived" WARN [job, run] ": the warden did not report it dead in time; killing it without the warden";
     RUN_UNKILLABLE "run.unkillable" ERROR [run, pid] "process {pid} of {run} survived SIGKILL";
     RUN_OBSTRUCTED "run.obstructed" ERROR [job, run]
-        "did not run: something else is where the record of this run belongs; delete that, and trigger the job";
+        "did not run: something else is in the place of this run's record; delete that, then trigger the job";
     WARDEN_FAILED "warden.failed" ERROR [error] ": [{message}: ]{error}";
     WARDEN_SILENT "warden.silent" ERROR [runs] "the warden no longer responds: killing it and {runs:run}";
     LOCK_LOST "lock.lost" WARN [job, run, path] ": somebody else removed its lock {path}; killing it";
@@ -218,14 +218,14 @@ events! {
     JOB_TRIGGERED "job.triggered" INFO [job, run, by, parameters] "triggered by {by}[ with {parameters}]";
     JOB_FORGOTTEN "job.forgotten" INFO [job, records] "forgotten: no node defines it any more; removed {records:record}";
     JOB_EDITED "job.edited" WARN [job, since, until]
-        "was edited since the last leader: what its old schedule had due between {@since} and {@until} may not have run";
+        "was edited since the last leader: runs due by its old schedule from {@since} to {@until} may be missing";
     JOB_MARK_AHEAD "job.mark_ahead" ERROR [job] ": {message}";
     JOB_RECOUNTED "job.recounted" INFO [job, by, from, listed]
-        "counted from {@from} on, as {by} asked[; {listed:occurrence} after that will not be decided again]";
+        "recounted from {@from} on, as {by} asked[; {listed:occurrence} after that will not be repeated]";
     JOB_UNPLACEABLE "job.unplaceable" WARN [job, why] "cannot run on any node: {why}";
-    JOB_PLACEABLE "job.placeable" INFO [job] "can run again: a node fits";
+    JOB_PLACEABLE "job.placeable" INFO [job] "can run again: a node can take it";
     ALARM_LATE "alarm.late" WARN [job, run, since, after_ms] "has not started in time: it was due at {@since}";
-    ALARM_LONG "alarm.long" WARN [job, run, since, after_ms] "takes too long: it has been running since {@since}";
+    ALARM_LONG "alarm.long" WARN [job, run, since, after_ms] "is taking too long: it has been running since {@since}";
     ALARM_STALE "alarm.stale" WARN [job, since, after_ms] "has not succeeded for {after_ms}";
     ALARM_CLEARED "alarm.cleared" INFO [job, alarm, run, raised_at] "is no longer {alarm}";
     HISTORY_UNTRIMMED "history.untrimmed" WARN [job] ": its history grows, because it cannot be trimmed: {message}";
@@ -236,8 +236,8 @@ events! {
     ARCHIVE_COPIED "archive.copied" INFO [records]
         "copied {records:record} of the history, which this node's archive lacked, from the ledger";
     ARCHIVE_INCOMPLETE "archive.incomplete" WARN [since, until]
-        "the history may lack what ended on this node between {@since} and {@until}: its last process did not archive \
-         that, and the ledger no longer has it";
+        "the history may lack runs that ended on this node, {@since} to {@until}: its last process did not archive \
+         them, and the ledger no longer has them";
     OUTPUT_FAILED "output.failed" WARN | ERROR [path, error] "cannot {message} the output of runs in {path}: {error}";
     OUTPUT_RECOVERED "output.recovered" INFO [path] "keeping the output of runs in {path} again";
     OPERATOR_REQUESTED "operator.requested" INFO [request, job, run, to, by, role, peer, reason, parameters]
@@ -250,20 +250,20 @@ events! {
     API_UNENCRYPTED "api.unencrypted" WARN [address]
         "clients send their token to {address} unencrypted: set a certificate with `--listen-cert`";
     API_REFUSED "api.refused" WARN [caller, count] "refused {count:request} from {caller} with a wrong token";
-    API_SIGNED_IN "api.signed_in" INFO [caller, by, role] "{by} signed in on the page, at {caller}";
+    API_SIGNED_IN "api.signed_in" INFO [caller, by, role] "{by} signed in on the web page from {caller}";
     STATE_FAILED "state.failed" ERROR [run, error] ": cannot {message} in the state directory: {error}";
     LOG_DROPPED "log.dropped" WARN [output_lines, other_lines]
         "the log cannot be written fast enough: {output_lines:line} of output and {other_lines:other line} are lost";
-    INTERNAL_ERROR "internal.error" ERROR [place] "a bug of cronkeeper, please report it: {message}[, at {place}]";
+    INTERNAL_ERROR "internal.error" ERROR [place] "a bug in cronkeeper, please report it: {message}[, at {place}]";
     HOOK_WITHOUT_FILE "hook.without_file" WARN [job, run, hook, step, path, error]
         ": its hook {hook} starts without {message}";
     HOOK_FINISHED "hook.finished" INFO | WARN [job, run, hook, outcome, detail] ": {hook}: {outcome}[, {message}]";
     NOTICE_SENT "notice.sent" INFO [channel, delivery, count, second_copy]
-        "channel {channel}: sent a message about {count:notification}[; {doubt}]";
+        "channel {channel}: sent a message with {count:notification}[; {doubt}]";
     NOTICE_FAILED "notice.failed" WARN [channel, delivery, count, error, retry_ms]
-        "channel {channel}: a message about {count:notification} was not delivered: {error}[; trying again in {retry_ms}]";
+        "channel {channel}: could not deliver {count:notification}: {error}[; trying again in {retry_ms}]";
     NOTICE_GIVEN_UP "notice.given_up" ERROR [channel, count, error]
-        "channel {channel}: giving up {count:notification}[: {error}]";
+        "channel {channel}: giving up on {count:notification}[: {error}]";
     NOTICE_DROPPED "notice.dropped" WARN [notice, reason] "notification {notice} dropped: {reason}";
 }
 

@@ -91,7 +91,7 @@ pub(super) fn remark(Setting { name, value }: &Setting) -> Option<Remark> {
     Some(match name.as_str() {
         "MAILTO" if value.is_empty() => Remark::same("no mail, as in cron; output goes to the log"),
         "MAILTO" if recipients(value).is_some() => Remark::loss(format!(
-            "MAILTO={shown}: a channel mails the end of the output (4 KiB of a failure, 512 bytes of a success) through \
+            "MAILTO={shown}: a channel mails the end of the output (4 KiB, or 512 bytes after a success) through \
              port 25 of the leader's host; try `cronkeeper notify test`"
         )),
         "MAILTO" => Remark::loss(format!(

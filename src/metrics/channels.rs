@@ -33,7 +33,7 @@ impl Health {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The channels that get nothing, because every attempt fails.
+    /// The channels to which no attempt succeeds.
     pub fn failing(&self) -> Vec<FailingChannel> {
         let failing = self.channels().into_iter().filter_map(|(channel, health)| {
             let (since, error) = health.failing?;

@@ -179,7 +179,7 @@ impl Scrape {
         };
         let help = "Messages about jobs and the cluster that a channel got from the node";
         families.counter_by("notifications_sent", help, "channel", of(|health| health.sent))?;
-        let help = "Tries of the node to send a message that failed";
+        let help = "Failed attempts of the node to send a message";
         families.counter_by("notifications_failed", help, "channel", of(|health| health.failed))?;
         let help = "Notifications that the node has given up";
         families.counter_by("notifications_given_up", help, "channel", of(|health| health.given_up))?;

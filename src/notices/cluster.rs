@@ -14,12 +14,12 @@ use cronkeeper_core::term::{FencingToken, NodeName};
 /// How long a node must be gone before it is called missing: longer than a host takes to restart.
 const MISSING_AFTER: Duration = Duration::from_secs(300);
 
-/// What was said in this term.
+/// What this term has reported so far.
 #[derive(Debug)]
 pub(super) struct ClusterNews {
     token: FencingToken,
     has_begun: bool,
-    /// The nodes that are gone: since when this process knows it, and whether it was said.
+    /// The nodes that are gone: when this process noticed, and whether it has reported them.
     missing: BTreeMap<NodeName, (Uptime, bool)>,
 }
 

@@ -1,4 +1,4 @@
-//! Delivers one message to one channel: reads what is secret, sends, and says what became of it.
+//! Delivers one message to one channel: reads the secrets, sends it, and reports whether it arrived.
 //!
 //! What is secret is in no error and no answer.
 
@@ -24,17 +24,17 @@ use cronkeeper_core::job::{Target, Url};
 /// How long a delivery may take.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// What a service said that took a message.
+/// The answer of a service that accepted a message.
 #[derive(Debug)]
 pub(super) struct Answer(pub String);
 
-/// Why a message was not delivered, as far as is known.
+/// Why a message was not delivered, or may not have been.
 #[derive(Debug)]
 pub(super) struct Failed {
     pub fate: Fate,
     /// Has no secret.
     pub why: String,
-    /// More of what the service said, for who tries it out.
+    /// More of the service's answer, for `cronkeeper notify test`.
     pub answer: Option<String>,
 }
 
@@ -52,15 +52,11 @@ pub(super) fn io_failed(fate: Fate, error: &impl Display) -> Failed {
 
 /// Delivers a message, in bounded time.
 pub(super) async fn deliver(target: Target, message: Message, at: Timestamp) -> Result<Answer, Failed> {
-    let slow = Failed {
-        fate: Fate::Doubtful,
-        why: format!("it has not answered within {} s", TIMEOUT.as_secs()),
-        answer: None,
-    };
+    let slow = Failed { fate: Fate::Doubtful, why: format!("no answer within {} s", TIMEOUT.as_secs()), answer: None };
     let prepared = tokio::task::spawn_blocking(move || Prepared::of(&target, &message, at));
     match timeout(TIMEOUT, prepared).await {
-        Err(_) => Err(Failed::refused("its files cannot be read in time")),
-        Ok(Err(error)) => Err(Failed::refused(format!("its files cannot be read: {error}"))),
+        Err(_) => Err(Failed::refused("the files of the channel cannot be read in time")),
+        Ok(Err(error)) => Err(Failed::refused(format!("the files of the channel cannot be read: {error}"))),
         Ok(Ok(prepared)) => {
             let prepared = prepared.map_err(Failed::refused)?;
             timeout(TIMEOUT, prepared.send()).await.unwrap_or(Err(slow))
@@ -122,7 +118,7 @@ fn post(
         Url::Text(text) => (text.clone(), is_secret),
         Url::File(path) => (secret(path)?, true),
     };
-    address(&url, is_secret).map_err(|why| format!("its URL {why}"))?;
+    address(&url, is_secret).map_err(|why| format!("the URL {why}"))?;
     let tls = url.starts_with("https:").then(|| http::trust(ca_file)).transpose()?;
     Ok(Prepared::Post(Post { url, headers, body, tls }))
 }
@@ -150,8 +146,8 @@ fn lines_of_headers(path: &Path) -> Result<BTreeMap<String, String>, String> {
 
 fn add_headers(all: &mut HeaderMap, headers: &BTreeMap<String, String>) -> Result<(), String> {
     for (name, value) in headers {
-        let name = HeaderName::try_from(name).map_err(|_| "one of its headers has no proper name".to_owned())?;
-        let value = HeaderValue::try_from(value).map_err(|_| format!("its header `{name}` cannot be sent"))?;
+        let name = HeaderName::try_from(name).map_err(|_| "one of the headers has an invalid name".to_owned())?;
+        let value = HeaderValue::try_from(value).map_err(|_| format!("the value of the header `{name}` is invalid"))?;
         all.insert(name, value);
     }
     Ok(())

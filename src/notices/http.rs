@@ -28,13 +28,13 @@ const SHOWN: usize = 200;
 pub(super) trait Stream: AsyncRead + AsyncWrite + Send + Sync + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Send + Sync + Unpin> Stream for S {}
 
-/// Whom a client trusts: the authorities in the file, or those of the system.
+/// The authorities that a client trusts: those in the file, or those of the system.
 pub(super) fn trust(ca_file: Option<&Path>) -> Result<Arc<ClientConfig>, String> {
     let trust = match ca_file {
         Some(path) => Trust::Named(std::fs::read(path).map_err(|error| format!("{}: {error}", path.display()))?),
         None => match rustls_native_certs::load_native_certs().certs {
             none if none.is_empty() => {
-                return Err("this host trusts no authorities: install its package of them, on Debian \
+                return Err("this host has no CA certificates: install the package with them, on Debian \
                             `ca-certificates`, or set `ca_file`"
                     .to_owned());
             }
@@ -51,7 +51,7 @@ pub(super) async fn encrypted(
     config: Arc<ClientConfig>,
 ) -> Result<Box<dyn Stream>, Failed> {
     let bare = host.trim_start_matches('[').trim_end_matches(']').to_owned();
-    let name = ServerName::try_from(bare).map_err(|_| Failed::refused("the URL's host is not a name for TLS"))?;
+    let name = ServerName::try_from(bare).map_err(|_| Failed::refused("TLS cannot verify the host name in the URL"))?;
     match TlsConnector::from(config).connect(name, stream).await {
         Ok(stream) => Ok(Box::new(stream)),
         Err(error) => {
@@ -77,7 +77,7 @@ pub(super) struct Post {
 
 /// Sends a request, and says what became of it. No text has the URL, which may be a secret.
 pub(super) async fn post(post: Post) -> Result<Answer, Failed> {
-    let uri: Uri = post.url.trim().parse().map_err(|_| Failed::refused("its URL is not one"))?;
+    let uri: Uri = post.url.trim().parse().map_err(|_| Failed::refused("the URL is invalid"))?;
     let host = uri.host().unwrap_or_default().to_owned();
     let port = uri.port_u16().unwrap_or(if post.tls.is_some() { 443 } else { 80 });
     let stream = connected(&host, port).await?;
@@ -86,7 +86,7 @@ pub(super) async fn post(post: Post) -> Result<Answer, Failed> {
         None => Box::new(stream),
     };
     let (mut sender, connection) =
-        http1::handshake(TokioIo::new(stream)).await.map_err(|_| Failed::refused("it does not speak HTTP"))?;
+        http1::handshake(TokioIo::new(stream)).await.map_err(|_| Failed::refused("the server does not speak HTTP"))?;
     let path = uri.path_and_query().map_or("/", |path| path.as_str());
     let authority = uri.authority().map(ToString::to_string).unwrap_or_default();
     let mut request = Request::post(path)
@@ -94,12 +94,12 @@ pub(super) async fn post(post: Post) -> Result<Answer, Failed> {
         .header(header::USER_AGENT, concat!("cronkeeper/", env!("CARGO_PKG_VERSION")))
         .header(header::CONTENT_TYPE, "application/json")
         .body(Full::new(Bytes::from(post.body)))
-        .map_err(|_| Failed::refused("its URL or a header of it cannot be sent"))?;
+        .map_err(|_| Failed::refused("the URL or a header is invalid"))?;
     request.headers_mut().extend(post.headers);
     let asked = async {
         let response = sender.send_request(request).await.map_err(|error| {
             let fate = if error.is_canceled() { Fate::Refused } else { Fate::Doubtful };
-            Failed { fate, why: "the connection was lost before its answer".to_owned(), answer: None }
+            Failed { fate, why: "the connection was lost before an answer came".to_owned(), answer: None }
         })?;
         let status = response.status();
         let body = Limited::new(response.into_body(), MOST_BYTES).collect().await;
@@ -129,7 +129,7 @@ fn judged(status: StatusCode, body: &[u8]) -> Result<Answer, Failed> {
         401 | 403 | 408 | 425 | 429 | 501..=599 => Fate::Refused,
         _ => Fate::Hopeless,
     };
-    Err(Failed { fate, why: format!("it answers {status}"), answer: Some(answer) })
+    Err(Failed { fate, why: format!("HTTP status {status}"), answer: Some(answer) })
 }
 
 #[cfg(test)]

@@ -21,7 +21,7 @@ const LISTED: usize = 20;
 const IN_JSON: usize = 100;
 /// Most characters of a run's output in a text.
 const LONGEST_TAIL: usize = 4_000;
-const SECOND_COPY: &str = "This may be the second copy: whether an earlier one arrived is not known.";
+const SECOND_COPY: &str = "This may be the second copy: cronkeeper cannot tell whether an earlier one arrived.";
 
 /// A message to one channel.
 #[derive(Clone, Debug)]
@@ -84,7 +84,7 @@ impl Message {
         Self { id: batch.id.clone(), title, text, json }
     }
 
-    /// What a service takes that takes the same as Slack.
+    /// The body for Slack and compatible services.
     pub fn slack(&self) -> Vec<u8> {
         // Three characters have a meaning of their own there.
         let escaped = |text: &str| text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
@@ -107,7 +107,7 @@ fn counted(kind: NoticeKind, count: usize) -> String {
     let (one, several) = match kind {
         NoticeKind::Failure => ("failure", "failures"),
         NoticeKind::Recovery => ("recovery", "recoveries"),
-        NoticeKind::Missed => ("job missed", "jobs missed"),
+        NoticeKind::Missed => ("job with missed runs", "jobs with missed runs"),
         NoticeKind::Late => ("late run", "late runs"),
         NoticeKind::Long => ("long run", "long runs"),
         NoticeKind::Stale => ("stale job", "stale jobs"),
@@ -126,7 +126,7 @@ fn list(notices: &[&Notice]) -> String {
         let _ = writeln!(text, "{}  {}", instant(notice.at), line(notice));
     }
     if notices.len() > LISTED {
-        let _ = writeln!(text, "and {} more: `cronkeeper history` has all of them", notices.len() - LISTED);
+        let _ = writeln!(text, "and {} more: see `cronkeeper history`", notices.len() - LISTED);
     }
     text
 }
@@ -146,9 +146,9 @@ fn line(notice: &Notice) -> String {
             format!("{job}: {what} did not run ({})", notice.reason.as_deref().unwrap_or("missed"))
         }
         NoticeKind::Late => format!("{job} is late: it has not started {limit} after it was due"),
-        NoticeKind::Long => format!("{job} takes long: it has been running for more than {limit}"),
+        NoticeKind::Long => format!("{job} is taking too long: it has been running for more than {limit}"),
         NoticeKind::Stale => format!("{job} has not succeeded for {limit}"),
-        NoticeKind::Output => format!("{job} printed something{on} ({})", outcome(notice)),
+        NoticeKind::Output => format!("output of {job}{on} ({})", outcome(notice)),
         NoticeKind::LeaderChanged => format!("{node} leads now"),
         NoticeKind::NodeMissing => format!("node {node} is missing"),
         NoticeKind::NodeBack => format!("node {node} is back"),
@@ -177,7 +177,7 @@ fn alone(notice: &Notice) -> String {
         ("at", Some(instant(notice.at).to_string())),
         ("attempt", notice.attempt.map(|attempt| attempt.to_string())),
         ("took", notice.duration_ms.map(millis)),
-        ("started after", notice.late_ms.filter(|&late| late >= 1_000).map(millis)),
+        ("started late", notice.late_ms.filter(|&late| late >= 1_000).map(millis)),
         ("since", notice.since.map(|since| instant(since).to_string())),
         ("detail", notice.detail.clone()),
     ];

@@ -36,10 +36,10 @@ pub(super) struct Batch {
     pub is_again: bool,
 }
 
-/// What is to be done about a channel.
+/// What to do next for a channel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// Nothing before this time; `None`: before something else happens.
+    /// Wait until this time; `None`: until something else happens.
     Wait(Option<Uptime>),
     /// Its record is to be read.
     Read,
@@ -70,7 +70,7 @@ pub(super) struct ChannelState {
     is_dirty: bool,
     /// A message is on its way.
     is_busy: bool,
-    /// A record that was read says that a message is being sent: since when that is known.
+    /// When this process read a record that says a message is being sent.
     seen_sending: Option<Uptime>,
     /// Since when something waits.
     waiting_since: Option<Uptime>,
@@ -84,7 +84,7 @@ impl ChannelState {
         self.is_busy
     }
 
-    /// What the channel has, or needs no more.
+    /// True if the channel has this one, or no longer needs it.
     pub fn is_done(&self, seq: NoticeSeq) -> bool {
         // What is not written yet may be lost with this process.
         self.entry.as_ref().is_some_and(|entry| !self.is_dirty && entry.record.done.contains(&seq))

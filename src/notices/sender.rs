@@ -50,7 +50,7 @@ pub struct Sender {
 /// A message on its way: when it is answered.
 type Delivery = BoxFuture<'static, (ChannelName, Batch, Result<Answer, Failed>)>;
 
-/// One term of this node, as far as it has channels.
+/// One term of this node, while the jobs file has channels.
 struct Term<'a> {
     sender: &'a Sender,
     news: ClusterNews,
@@ -120,7 +120,7 @@ async fn asked<T>(request: OperatorFuture<'_, T>) -> Option<T> {
 }
 
 impl Term<'_> {
-    /// Does all that is to be done now. Returns how long nothing more is, unless a message is answered.
+    /// Does everything that is due now. Returns how long to wait, unless an answer comes first.
     async fn turn(&mut self) -> Duration {
         if self.polled.is_none_or(|polled| polled.elapsed() >= POLL) {
             self.say_news().await;
@@ -177,7 +177,7 @@ impl Term<'_> {
         self.remove(damaged).await;
     }
 
-    /// Gives up what is too old, and the oldest of what is too much.
+    /// Gives up notifications that are too old, and the oldest if there are too many.
     fn give_up_old(&mut self, jobs: &JobSet) {
         let too_many = self.notices.len().saturating_sub(MOST);
         let limit = earlier(system::now().wall, LONGEST);
@@ -187,12 +187,12 @@ impl Term<'_> {
             let wants = |seq: &&NoticeSeq| self.notices.get(seq).is_some_and(|notice| is_wanted(jobs, notice, name));
             let given_up_now = state.give_up(&old.iter().filter(wants).copied().collect());
             if given_up_now > 0 {
-                given_up(&self.sender.health, name, given_up_now, "it could not be delivered in time");
+                given_up(&self.sender.health, name, given_up_now, "older than 24 hours, or too many were waiting");
             }
         }
     }
 
-    /// Does what is to be done about a channel. Returns how long nothing more is.
+    /// Does what is due for a channel. Returns how long to wait before the next step.
     async fn serve(&mut self, jobs: &JobSet, name: &ChannelName, channel: &Channel) -> Duration {
         // A few requests at most: to read, to write, and to mark.
         for _ in 0..4 {
@@ -265,7 +265,7 @@ impl Term<'_> {
                 let retry_ms = pause.map(cronkeeper_core::run::millis);
                 let failures = state.failures();
                 // The first and then every tenth: a service that is away for a day must not fill the log.
-                if failures % 10 <= 1 {
+                if failures == 1 || failures.is_multiple_of(10) {
                     log!(NOTICE_FAILED, channel = %name, delivery = batch.id, count, error = why, retry_ms);
                 }
                 failing(health, &name, now.wall, &why);

@@ -1,7 +1,7 @@
 //! Mail by SMTP. `lettre` writes the mail and speaks the protocol; this says what an error means for the message.
 //!
-//! A mail server has taken a message once it has answered to its end. Before the message is sent, nothing has arrived;
-//! from then to the answer nobody knows. A password is sent only over TLS, or to this host.
+//! A mail server has a message once it has answered the end of it. Before the message is sent, nothing has arrived;
+//! between that and the answer, nobody knows. A password is sent only over TLS, or to this host.
 
 use std::fmt;
 use std::io;
@@ -72,7 +72,7 @@ impl Mail {
         message: &Message,
         at: Timestamp,
     ) -> Result<Self, String> {
-        let uri: Uri = server.parse().map_err(|_| "the URL of its mail server is not one".to_owned())?;
+        let uri: Uri = server.parse().map_err(|_| "the URL of the mail server is invalid".to_owned())?;
         let host = uri.host().unwrap_or_default().trim_matches(['[', ']']).to_owned();
         let (encryption, port) = match uri.scheme_str() {
             Some("smtps") => (Encryption::Tls(http::trust(ca_file)?), 465),
@@ -125,7 +125,7 @@ fn written(from: &Address, to: &[Address], message: &Message, at: Timestamp) -> 
     Ok(mail.body(message.text.clone()).map_err(|error| error.to_string())?.formatted())
 }
 
-/// A connection of which only so many bytes are read.
+/// A connection from which at most so many bytes are read.
 struct Bounded {
     stream: Box<dyn Stream>,
     peer: SocketAddr,
@@ -150,7 +150,7 @@ impl AsyncRead for Bounded {
         let polled = Pin::new(&mut self.stream).poll_read(cx, buf);
         match self.left.checked_sub(buf.filled().len() - before) {
             Some(left) => self.left = left,
-            None => return Poll::Ready(Err(io::Error::other("it says too much"))),
+            None => return Poll::Ready(Err(io::Error::other("the mail server sent too much data"))),
         }
         polled
     }
@@ -170,7 +170,7 @@ impl AsyncWrite for Bounded {
     }
 }
 
-/// What a command is for, as far as it matters for the meaning of its error.
+/// What a command is for, which decides what its error means.
 #[derive(Clone, Copy)]
 enum About {
     /// The connection, its greeting and TLS.
@@ -200,7 +200,7 @@ impl About {
         let said = if matches!(self, Self::Login) { code.to_string() } else { answer.clone() };
         Failed {
             fate: if is_lasting { Fate::Hopeless } else { Fate::Refused },
-            why: format!("the mail server answers {said} to {}", self.words()),
+            why: format!("the mail server refused {}: {said}", self.words()),
             answer: Some(answer),
         }
     }
@@ -224,7 +224,7 @@ fn broken(error: &Error) -> Option<io::ErrorKind> {
     (!matches!(lost.kind(), io::ErrorKind::InvalidData | io::ErrorKind::Other)).then(|| lost.kind())
 }
 
-/// Sends a mail. One recipient that is refused does not keep it from the others.
+/// Sends a mail. If one recipient is refused, the others still get it.
 pub(super) async fn send(mail: Mail) -> Result<Answer, Failed> {
     let name = ClientId::Domain(own_name());
     let stream = http::connected(&mail.host, mail.port).await?;
@@ -238,7 +238,7 @@ pub(super) async fn send(mail: Mail) -> Result<Answer, Failed> {
     let mut server = greeted.map_err(|error| About::Server.failed(&error))?;
     if let Encryption::StartTls(tls) = mail.encryption {
         if !server.can_starttls() {
-            return Err(Failed::refused("the mail server offers no STARTTLS, and mail is not sent in the clear"));
+            return Err(Failed::refused("the mail server does not offer STARTTLS, and mail is not sent unencrypted"));
         }
         server.starttls(tls, &name).await.map_err(|error| About::Server.failed(&error))?;
     }

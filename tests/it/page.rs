@@ -140,6 +140,25 @@ fn an_open_page_counts_on_and_keeps_what_is_typed_and_opened() {
 }
 
 #[test]
+fn a_node_is_drained_with_a_reason_and_undrained_again() {
+    let (dir, at) = (Scratch::new("token"), unused());
+    let token = dir.write("token", TOKEN);
+    let first = listening(node("a"), at).option("--api-token-file", token.to_str().unwrap());
+    let _a = leading(&first);
+    let b = following(&node("b").beside(&first));
+    let browser = signed_in(at);
+    browser.click("#drain summary");
+    browser.run(&format!("document.querySelector('#drain-node').value = '{}'", b.name()));
+    browser.type_into("#drain-reason", "new disk");
+    browser.click("#drain-now");
+    browser.await_text("main > .done", |text| text.contains("drained"));
+    browser.await_text("#queue .drained", |text| text.contains(b.name()) && text.contains("new disk"));
+    browser.click("#queue .drained button");
+    browser.await_text("main > .done", |text| text.contains("no longer drained"));
+    b.await_event("node.undrained", LONG);
+}
+
+#[test]
 fn a_job_that_fails_is_run_again_by_who_has_the_token_and_what_it_prints_stays_text() {
     let (dir, at) = (Scratch::new("token"), unused());
     let token = dir.write("token", TOKEN);

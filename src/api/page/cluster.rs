@@ -58,7 +58,7 @@ pub(super) fn queue(status: &Status, may_act: bool, clock: &Clock) -> Markup {
                 @if !drawn.is_empty() {
                     ol.queue role="list" { @for (place, queued) in drawn.iter().enumerate() { (entry(status, place, queued)) } }
                 }
-                (outside(status, clock))
+                (outside(status, may_act, clock))
             }
             @if !folded.is_empty() {
                 details #more-nodes {
@@ -71,7 +71,7 @@ pub(super) fn queue(status: &Status, may_act: bool, clock: &Clock) -> Markup {
                 }
             }
             (places(status, clock))
-            @if may_act { (handover(status)) }
+            @if may_act { (handover(status)) (drain(status)) }
         }
     }
 }
@@ -129,7 +129,7 @@ fn facts(status: &Status, node: Option<&NodeName>) -> Vec<Markup> {
 }
 
 /// The nodes that are not in the queue: drained, alive for other reasons, or gone.
-fn outside(status: &Status, clock: &Clock) -> Markup {
+fn outside(status: &Status, may_act: bool, clock: &Clock) -> Markup {
     let queued = |node: &NodeName| status.queue.iter().any(|queued| queued.node.as_ref() == Some(node));
     let is_missing = |node: &NodeName| status.missing.iter().any(|missing| missing.node == *node);
     let drains: Vec<_> = status.drained.iter().filter(|(node, _)| !queued(node) && !is_missing(node)).collect();
@@ -144,6 +144,9 @@ fn outside(status: &Status, clock: &Clock) -> Markup {
                     li.drained data-key={ "drained-" (node) } {
                         strong.name { (node) } " " (drained(drain, clock))
                         @for fact in facts(status, Some(node)) { " " (fact) }
+                        @if may_act {
+                            " " button form="act" formaction="/undrain" name="to" value=(node) { "Undrain" }
+                        }
                     }
                 }
                 @for member in apart {
@@ -234,6 +237,28 @@ fn handover(status: &Status) -> Markup {
     }
 }
 
+/// The form that drains a node.
+fn drain(status: &Status) -> Markup {
+    let may_be = |member: &&Member| !status.drained.contains_key(&member.node);
+    let nodes: Vec<&NodeName> = status.members.iter().filter(may_be).map(|member| &member.node).collect();
+    html! {
+        @if !nodes.is_empty() {
+            details #drain {
+                summary { "Drain a node…" }
+                p.quiet { "A drained node does not lead and starts nothing. Its runs in flight continue." }
+                div.action {
+                    label { "Node " select #drain-node form="act-drain" name="to" {
+                        @for node in nodes { option value=(node) { (node) } }
+                    } }
+                    label { "Reason " input #drain-reason form="act-drain" name="reason" maxlength="1000"
+                        placeholder="why it is drained"; }
+                    button #drain-now form="act-drain" formaction="/drain" { "Drain" }
+                }
+            }
+        }
+    }
+}
+
 /// What somebody should look at, apart from jobs that fail.
 pub(super) fn problems(status: &Status, clock: &Clock) -> Markup {
     let problems = worded(status, clock);
@@ -281,7 +306,7 @@ fn worded(status: &Status, clock: &Clock) -> Vec<String> {
         let FailingChannel { channel, since, waiting, error } = failing;
         let waiting = counted(usize::try_from(*waiting).unwrap_or(usize::MAX), "notification");
         let why = shown(error).map_or_else(|| format!("; the cause is {HIDDEN}"), |why| format!(": {why}"));
-        format!("Channel {channel} has got nothing since {}, {waiting} waiting{why}", clock.short(*since))
+        format!("Channel {channel}: nothing delivered since {}, {waiting} waiting{why}", clock.short(*since))
     }));
     problems
 }
@@ -347,6 +372,18 @@ mod tests {
             text.contains("class=\"missing\"") && text.contains("gone <time") && text.contains("3 min ago"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn who_may_act_can_drain_a_node_and_undrain_a_drained_one() {
+        let mut status = sample::leader();
+        status.drained = sample::drained("host-b");
+        status.queue.retain(|queued| queued.node.as_ref().is_none_or(|node| node.as_str() != "host-b"));
+        let shown = text(&status);
+        assert!(shown.contains("formaction=\"/undrain\" name=\"to\" value=\"host-b\""), "{shown}");
+        assert!(shown.contains("<option value=\"host-a\">") && !shown.contains("<option value=\"host-b\">"), "{shown}");
+        let for_others = queue(&status, false, &Clock::new(status.at, Zone::utc())).into_string();
+        assert!(!for_others.contains("formaction"), "{for_others}");
     }
 
     #[test]

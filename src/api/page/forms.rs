@@ -34,7 +34,7 @@ pub(super) struct Action {
     uuid: Uuid,
     #[serde(default)]
     reason: String,
-    /// The node that leads next; empty: the next in line.
+    /// The node that is meant; empty, of a handover: the next in line.
     #[serde(default)]
     to: String,
     /// Among other fields the parameters of a run, `parameter.NAME`.
@@ -43,6 +43,16 @@ pub(super) struct Action {
 }
 
 impl Action {
+    /// The reason, if one is given, as far as it may be kept.
+    fn reason(&self) -> Option<String> {
+        let reason: String = self.reason.trim().chars().take(MOST_REASON).collect();
+        Some(reason).filter(|reason| !reason.is_empty())
+    }
+
+    fn node(&self) -> Result<NodeName, RefusedRequest> {
+        NodeName::parse(&self.to).map_err(|_| RefusedRequest::new(StatusCode::BAD_REQUEST, "this is not a node name"))
+    }
+
     /// The parameters that are set. An empty field sets none.
     fn parameters(&self) -> BTreeMap<String, String> {
         let set = self.others.iter().filter(|(_, value)| !value.is_empty());
@@ -91,8 +101,7 @@ pub(super) async fn pause(
 ) -> Page {
     let (actor, form) = permitted(&state, &visitor, form)?;
     let job = state.known_job(job)?;
-    let reason: String = form.reason.trim().chars().take(MOST_REASON).collect();
-    state.pause(actor, job.clone(), Some(reason).filter(|reason| !reason.is_empty()), None).await?;
+    state.pause(actor, job.clone(), form.reason(), None).await?;
     done(format!("/jobs/{job}?done=paused"))
 }
 
@@ -125,11 +134,23 @@ pub(super) async fn kill(
 /// `POST /handover`.
 pub(super) async fn hand_over(State(state): State<Arc<ApiState>>, visitor: Visitor, form: ActionForm) -> Page {
     let (actor, form) = permitted(&state, &visitor, form)?;
-    let to = Some(form.to).filter(|to| !to.is_empty());
-    let bad = |_| RefusedRequest::new(StatusCode::BAD_REQUEST, "this is not a node name");
-    let to = to.map(|to| NodeName::parse(&to)).transpose().map_err(bad)?;
+    let to = (!form.to.is_empty()).then(|| form.node()).transpose()?;
     state.hand_over(actor, to).await?;
     done("/?done=handed-over".to_owned())
+}
+
+/// `POST /drain`.
+pub(super) async fn drain(State(state): State<Arc<ApiState>>, visitor: Visitor, form: ActionForm) -> Page {
+    let (actor, form) = permitted(&state, &visitor, form)?;
+    state.drain(actor, form.node()?, form.reason()).await?;
+    done("/?done=drained".to_owned())
+}
+
+/// `POST /undrain`.
+pub(super) async fn undrain(State(state): State<Arc<ApiState>>, visitor: Visitor, form: ActionForm) -> Page {
+    let (actor, form) = permitted(&state, &visitor, form)?;
+    state.undrain(actor, form.node()?).await?;
+    done("/?done=undrained".to_owned())
 }
 
 /// The fields of the form to sign in.

@@ -10,11 +10,13 @@ use crate::api::history::History;
 use crate::api::network::Visibility;
 use crate::config::definition::Definition;
 use crate::status::{EndedRun, HistoryEntry, JobStatus, LedgerPart, Status, shown};
-use cronkeeper_core::job::Job;
+use cronkeeper_core::job::{Job, JobName};
 use cronkeeper_core::run::Outcome;
 
 /// Coming occurrences that are shown.
 const COMING: usize = 10;
+/// Most jobs after this one that are drawn.
+const MOST_NEXT: usize = 12;
 /// Most lines of the last failure's output.
 const LINES: usize = 12;
 
@@ -44,32 +46,55 @@ impl JobPage<'_> {
             (cluster::unread_note(status, self.clock))
             h1 { (job.name) " " span #state.badge.(class) data-live="" { (state) } }
             @if let Some(description) = &job.description { p.lead { (description) } }
+            // In the order of a phone, where the reason comes before the buttons.
             div.columns.side {
                 (self.facts())
+                (self.last_failure())
                 @if self.sight.may_act { (self.actions()) }
             }
-            (self.last_failure())
+            (self.chain())
             (self.records())
             @if self.sight.visibility == Visibility::All { (self.definition()) }
             (self.coming())
         }
     }
 
-    /// How the job is, with its class, as far as that is known.
     fn state(&self) -> (&'static str, &'static str) {
-        let (job, status) = (self.job, self.status);
-        match job.telling_end() {
-            _ if !job.is_failing() && job.paused.is_some() => ("odd", "paused"),
-            Some(last) if job.is_failing() && last.outcome.is_failed() => match status.unread.is_some() {
-                true => ("bad", "failed when last known"),
-                false => ("bad", "failing"),
-            },
-            _ if job.is_failing() => ("bad", "needs attention"),
-            _ if !status.knows_who_fails() => ("unknown", "not known"),
-            _ if status.unread.is_some() => ("unknown", "fine when last known"),
-            _ if !job.enabled => ("plain", "disabled"),
-            None => ("plain", "has not run"),
-            Some(_) => ("good", "fine"),
+        state(self.job, self.status)
+    }
+
+    /// The jobs that this one runs after, and those that run after it.
+    fn chain(&self) -> Markup {
+        let Self { job, status, .. } = self;
+        let of = |name: &JobName| status.jobs.iter().find(|other| other.name == *name);
+        let next: Vec<_> = status.jobs.iter().filter(|other| other.after.contains_key(&job.name)).collect();
+        html! {
+            section #chain data-live="" aria-label="Chain" {
+                @if !job.after.is_empty() || !next.is_empty() {
+                    h2 { "Chain" }
+                    div.chain {
+                        @if !job.after.is_empty() {
+                            ul.queue role="list" aria-label="Runs after" {
+                                @for (upstream, condition) in &job.after {
+                                    (link_of_chain(upstream, of(upstream), condition, status))
+                                }
+                            }
+                        }
+                        strong.this { (job.name) }
+                        @if !next.is_empty() {
+                            ul.queue role="list" aria-label="Then run" {
+                                @for other in next.iter().take(MOST_NEXT) {
+                                    @let condition = other.after.get(&job.name).map_or("", String::as_str);
+                                    (link_of_chain(&other.name, Some(other), condition, status))
+                                }
+                                @if let Some(more) = next.len().checked_sub(MOST_NEXT).filter(|&more| more > 0) {
+                                    li { "and " (words::number(more)) " more" }
+                                }
+                            }
+                        }
+                    }
+                }
+            }
         }
     }
 
@@ -290,6 +315,37 @@ impl JobPage<'_> {
     }
 }
 
+/// How a job is, with its class, as far as that is known.
+fn state(job: &JobStatus, status: &Status) -> (&'static str, &'static str) {
+    match job.telling_end() {
+        _ if !job.is_failing() && job.paused.is_some() => ("odd", "paused"),
+        Some(last) if job.is_failing() && last.outcome.is_failed() => match status.unread.is_some() {
+            true => ("bad", "failed when last known"),
+            false => ("bad", "failing"),
+        },
+        _ if job.is_failing() => ("bad", "needs attention"),
+        _ if !status.knows_who_fails() => ("unknown", "not known"),
+        _ if status.unread.is_some() => ("unknown", "fine when last known"),
+        _ if !job.enabled => ("plain", "disabled"),
+        None => ("plain", "has not run"),
+        Some(_) => ("good", "fine"),
+    }
+}
+
+/// A job before or behind another, and on which end of the one before it the one behind it runs.
+fn link_of_chain(name: &JobName, job: Option<&JobStatus>, condition: &str, status: &Status) -> Markup {
+    html! {
+        li {
+            a.name href={ "/jobs/" (name) } { (name) }
+            span.role { "on " (condition) }
+            @match job.map(|job| state(job, status)) {
+                Some((class, state)) => span.badge.(class) { (state) },
+                None => span.badge.unknown { "not defined here" },
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -348,6 +404,22 @@ mod tests {
         assert!(page.contains("environment.PASS") && page.contains("set, not shown"), "{page}");
         let (_, page) = shown_of(&status.outlined(), &History::default(), LOAD, false);
         assert!(!page.contains("load.sql") && !page.contains("PASS") && !page.contains("REGION"), "{page}");
+    }
+
+    #[test]
+    fn the_jobs_before_and_after_are_linked_with_how_they_are() {
+        let mut status = sample::leader();
+        let name = |text: &str| JobName::parse(text).unwrap();
+        let (first, load) = (status.jobs[0].name.clone(), status.jobs[1].name.clone());
+        let (_, page) = shown_of(&status, &History::default(), LOAD, false);
+        assert!(!page.contains("Chain</h2>"), "{page}");
+        status.jobs[1].after = [(first.clone(), "success".to_owned()), (name("gone"), "any".to_owned())].into();
+        status.jobs[0].after = [(load, "failure".to_owned())].into();
+        let (_, page) = shown_of(&status, &History::default(), LOAD, false);
+        let place = |text: &str| page.find(text).unwrap_or_else(|| panic!("{text}: {page}"));
+        assert!(place("aria-label=\"Runs after\"") < place("not defined here"), "{page}");
+        assert!(place("not defined here") < place("aria-label=\"Then run\"") && page.contains("on failure"), "{page}");
+        assert_eq!(page.matches(&format!("href=\"/jobs/{first}\"")).count(), 3, "before, behind and in `Next`: {page}");
     }
 
     #[test]

@@ -49,7 +49,7 @@ pub(super) struct Frame<'a> {
 
 /// The forms behind the buttons, each with the fields that all requests need. The buttons and fields in the content name
 /// their form. A field has a form with no button but its own, so that Enter presses that one.
-const FORMS: [&str; 3] = ["act", "act-run", "act-pause"];
+const FORMS: [&str; 4] = ["act", "act-run", "act-pause", "act-drain"];
 
 impl Frame<'_> {
     pub fn markup(&self, main: &Markup) -> Markup {

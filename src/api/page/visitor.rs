@@ -124,6 +124,8 @@ fn done(query: &str) -> Option<&'static str> {
         "paused" => Some("The job is paused: its occurrences are skipped until it is resumed."),
         "resumed" => Some("The job is resumed."),
         "killing" => Some("The kill was requested."),
+        "drained" => Some("The node is drained: it does not lead and starts nothing. Its runs in flight continue."),
+        "undrained" => Some("The node is no longer drained: it joins the queue at its end."),
         "handed-over" => Some("This node has resigned. Another one takes over."),
         _ => None,
     })

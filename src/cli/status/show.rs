@@ -146,7 +146,7 @@ fn write_head(status: &Status, counted_jobs: usize, out: &mut dyn Write) -> io::
         let (waiting, since) =
             (counted(usize::try_from(*waiting).unwrap_or(usize::MAX), "notification"), stamp(*since));
         let why = shown(error).unwrap_or(HIDDEN);
-        line(out, "CHANNEL", &format!("{channel} has got nothing since {since}Z, {waiting} waiting: {why}"))?;
+        line(out, "CHANNEL", &format!("{channel}: nothing delivered since {since}Z, {waiting} waiting: {why}"))?;
     }
     for damage in &status.damaged {
         line(out, "DAMAGED", shown(damage).unwrap_or(HIDDEN))?;

@@ -29,7 +29,7 @@ impl ChannelCheck<'_> {
         let [kind] = given.as_slice() else {
             let list = "`webhook`, `webhook_file`, `slack`, `slack_file`, `mail`";
             let why = match given.as_slice() {
-                [] => format!("nothing says where it leads: write one of {list}"),
+                [] => format!("nothing says where to send its messages: add one of {list}"),
                 several => format!("`{}`: a channel has exactly one of {list}", several.join("` and `")),
             };
             self.fault(self.at, why);
@@ -49,7 +49,7 @@ impl ChannelCheck<'_> {
         for key in all.filter(|key| !keys.contains(key)) {
             if self.has(key) {
                 let at = self.node.entry(key).map_or(self.at, |entry| entry.at);
-                self.fault(at, format!("`{key}` has no meaning with `{kind}`; leave it out"));
+                self.fault(at, format!("`{key}` cannot be used with `{kind}`; remove it"));
                 return;
             }
         }
@@ -95,7 +95,7 @@ impl ChannelCheck<'_> {
         self.only("mail", OF_MAIL);
         let to = self.texts("mail");
         if to.is_empty() {
-            self.wrong("mail", "names nobody");
+            self.wrong("mail", "needs at least one address");
         }
         if to.len() > MOST_RECIPIENTS {
             self.wrong("mail", format!("names more than {MOST_RECIPIENTS} recipients"));
@@ -120,7 +120,7 @@ impl ChannelCheck<'_> {
         let password_file = self.path("password_file").ok()?;
         if user.is_some() != password_file.is_some() {
             let key = if user.is_some() { "user" } else { "password_file" };
-            self.wrong(key, "a mail server asks for both `user` and `password_file`");
+            self.wrong(key, "set `user` and `password_file` together, or neither");
         }
         let to = to.into_iter().map(|(_, address)| address).collect();
         Some(Target::Mail { to, from, smtp, user, password_file, ca_file: self.path("ca_file").ok()? })
@@ -157,12 +157,12 @@ fn header(name: &str, value: &str) -> Result<(), &'static str> {
         return Err("is not the name of a header");
     }
     if TAKEN.contains(&lower.as_str()) || lower.starts_with("x-cronkeeper-") || lower == "idempotency-key" {
-        return Err("cronkeeper sets it itself");
+        return Err("cronkeeper sets this header itself");
     }
     if matches!(lower.as_str(), "authorization" | "proxy-authorization" | "cookie") {
         return Err("is a secret, which everybody could read here; put it into a `headers_file`");
     }
-    hyper::header::HeaderValue::try_from(value).map(drop).map_err(|_| "its value has characters that no header has")
+    hyper::header::HeaderValue::try_from(value).map(drop).map_err(|_| "its value has characters that are not allowed")
 }
 
 /// An address of mail. Without a domain, as cron takes it, it is a user of the mail server's host.

@@ -37,9 +37,9 @@ fn channels_of_each_kind_are_valid() {
 fn what_is_wrong_with_a_channel_is_reported_at_its_place() {
     let kinds = "one of `webhook`, `webhook_file`, `slack`, `slack_file`, `mail`";
     for (keys, message) in [
-        ("on: failure", format!("j:1:10: channel `ops`: nothing says where it leads: write {kinds}")),
+        ("on: failure", format!("j:1:10: channel `ops`: nothing says where to send its messages: add {kinds}")),
         ("mail: x, slack_file: /s", format!("j:1:10: channel `ops`: `slack_file` and `mail`: a channel has exactly {kinds}")),
-        ("mial: x", format!("j:1:10: channel `ops`: nothing says where it leads: write {kinds}\nj:1:16: channel `ops`: `mial` is not a key of a channel, did you mean `mail`?")),
+        ("mial: x", format!("j:1:10: channel `ops`: nothing says where to send its messages: add {kinds}\nj:1:16: channel `ops`: `mial` is not a key of a channel, did you mean `mail`?")),
         ("webhook: example.com", "j:1:25: channel `ops`: `webhook`: is not a URL such as `https://host/path`".into()),
         (
             "webhook: 'http://h.example/x', secret_file: /s",
@@ -56,9 +56,9 @@ fn what_is_wrong_with_a_channel_is_reported_at_its_place() {
              into a `headers_file`".into(),
         ),
         ("webhook: 'https://h', secret_file: s3cret", "j:1:51: channel `ops`: `secret_file`: must be the absolute path of a file".into()),
-        ("webhook: 'https://h', smtp: 'smtps://m'", "j:1:38: channel `ops`: `smtp` has no meaning with `webhook`; leave it out".into()),
+        ("webhook: 'https://h', smtp: 'smtps://m'", "j:1:38: channel `ops`: `smtp` cannot be used with `webhook`; remove it".into()),
         ("mail: 'a b'", "j:1:22: channel `ops`: `mail`: `a b` is not an address such as `ops@example.com`".into()),
-        ("mail: a, user: u", "j:1:31: channel `ops`: `user`: a mail server asks for both `user` and `password_file`".into()),
+        ("mail: a, user: u", "j:1:31: channel `ops`: `user`: set `user` and `password_file` together, or neither".into()),
         ("mail: a, smtp: m.example", "j:1:31: channel `ops`: `smtp`: is not a URL such as `smtps://mail.example.com` or `smtp://mail.example.com:587`".into()),
         ("mail: a, every: 1ms", "j:1:32: channel `ops`: `every`: must be at least 1s".into()),
         (
@@ -82,7 +82,7 @@ fn a_job_names_channels_that_exist_and_events_of_jobs() {
             "{ops: [leader_changed]}",
             "j:2:62: job `a`: `notify`: `ops`: `leader_changed` is about the cluster, not about a job; add it to the channel's `on`",
         ),
-        ("'a/b'", "j:2:55: job `a`: `notify`: `a/b` is not a name of a channel"),
+        ("'a/b'", "j:2:55: job `a`: `notify`: `a/b` is not a channel name"),
     ] {
         same(&mentioned(notify), message);
     }

@@ -21,7 +21,7 @@ once, and `defaults` may have all but `schedule`, `after` and `command`. `null` 
 const CHANNELS: &str = "
 ## The keys of a channel
 
-The top-level `notify` is a map from names to channels, over all files. Each has exactly one of the first five keys.
+The top-level `notify` maps names to channels, which the jobs of all files can use. Each has exactly one of the first five keys.
 
 | key | value | meaning |
 |---|---|---|

@@ -89,7 +89,7 @@ impl NoticeKind {
         matches!(self, Self::LeaderChanged | Self::NodeMissing | Self::NodeBack)
     }
 
-    /// What a channel gets that says nothing else: what somebody has to look at, and that it is over.
+    /// What a channel gets without `on`: the problems that somebody must look at, and the news that they are over.
     pub fn by_default() -> NoticeKinds {
         [Self::Failure, Self::Recovery, Self::Missed, Self::Late, Self::Long, Self::Stale].into()
     }
@@ -113,9 +113,7 @@ pub struct ChannelName(Arc<str>);
 
 /// The error for a text that is not a channel's name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "`{0}` is not a name of a channel: expected a letter or digit, then at most 59 letters, digits, `.`, `_` or `-`"
-)]
+#[error("`{0}` is not a channel name: expected a letter or digit, then at most 59 letters, digits, `.`, `_` or `-`")]
 pub struct BadChannelName(pub String);
 
 impl ChannelName {

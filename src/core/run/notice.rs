@@ -1,4 +1,4 @@
-//! Notifications in the ledger: each is left there by the commit of the fact that it is about, and removed once it is
+//! Notifications in the ledger: each is added by the same commit as the fact that it reports, and removed once it is
 //! delivered.
 //!
 //! ```text
@@ -40,7 +40,7 @@ pub struct Notice {
     pub at: Timestamp,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub job: Option<JobName>,
-    /// The run; of occurrences that were missed the first.
+    /// The run; for missed occurrences, the first of them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run: Option<RunId>,
     /// The node that it happened on, or is about.
@@ -64,7 +64,7 @@ pub struct Notice {
     /// From when the run was due to the begin of its last attempt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub late_ms: Option<u64>,
-    /// Since when the alarm's limit counts, or the node is missing.
+    /// When the alarm's limit began to count, or the node went missing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<Timestamp>,
     /// The alarm's limit.
@@ -104,7 +104,7 @@ impl Notice {
         }
     }
 
-    /// What the end of a run leaves. `before`: the outcome of the end that it is compared with.
+    /// The notifications for the end of a run. `before`: the outcome of the end that it is compared with.
     pub fn of_end(end: &RunEnd, before: Option<Outcome>) -> Vec<Self> {
         let is_success = end.outcome == Outcome::Success;
         let happened = |kind: &NoticeKind| match kind {
@@ -135,7 +135,7 @@ impl Notice {
         }
     }
 
-    /// What these occurrences of a skip leave; nothing if somebody wanted them skipped.
+    /// The notification for these skipped occurrences; none if somebody wanted them skipped.
     pub fn of_skip(skip: &Skip, first: Timestamp, count: u64) -> Option<Self> {
         matches!(skip.reason, SkipReason::Missed | SkipReason::NoNode | SkipReason::Rewound).then(|| {
             let run = skip.id_from(first);
@@ -155,7 +155,7 @@ impl Notice {
         Self { run: Some(run), ..self }
     }
 
-    /// What an alarm leaves that was raised.
+    /// The notification for an alarm that was raised.
     pub fn of_alarm(job: &JobName, alarm: Alarm, raised: &RaisedAlarm, limits: AlarmLimits) -> Self {
         let RaisedAlarm { raised_at, since, run } = raised;
         Self {
@@ -167,7 +167,7 @@ impl Notice {
         }
     }
 
-    /// What the leader says of its term, or of another node. `token`: that of its term.
+    /// The leader's notification about its term, or about another node. `token`: that of its term.
     pub fn of_cluster(kind: NoticeKind, node: NodeName, token: FencingToken, at: Timestamp) -> Self {
         Self { node: Some(node.clone()), ..Self::new(kind, format!("{}/{node}/{token}", kind.as_str()), at) }
     }
@@ -181,7 +181,7 @@ pub struct ChannelRecord {
     /// The message that was handed to the service, or is about to be, and whose fate is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sending: Option<Sending>,
-    /// What needs no message to this channel any more, but is in the ledger for other channels.
+    /// Notifications that this channel no longer needs, but that are kept for other channels.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub done: BTreeSet<NoticeSeq>,
 }

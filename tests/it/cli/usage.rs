@@ -399,7 +399,7 @@ fn an_imported_crontab_is_valid_and_due_when_it_was() {
     assert_printed(
         &format!("| {rest}"),
         "
-        | crontab:1: MAILTO=ops: a channel mails the end of the output (4 KiB of a failure, 512 bytes of a success) through port 25 of the leader's host; try `cronkeeper notify test`
+        | crontab:1: MAILTO=ops: a channel mails the end of the output (4 KiB, or 512 bytes after a success) through port 25 of the leader's host; try `cronkeeper notify test`
         | crontab:4: not carried over: `@reboot`: a cluster has no single boot; use a systemd unit on each host
         exit 0",
     );

@@ -309,9 +309,10 @@ fn a_channel_that_gets_nothing_is_named_with_the_reason() {
     let mut status = sample::leader();
     let since = "2026-11-20T10:00:00Z".parse().unwrap();
     let channel = cronkeeper_core::job::ChannelName::parse("ops").unwrap();
-    let error = "it answers 503".to_owned();
+    let error = "HTTP status 503".to_owned();
     status.failing_channels = vec![FailingChannel { channel, since, waiting: 3, error }];
-    let expected = "CHANNEL  ops has got nothing since 2026-11-20 10:00:00Z, 3 notifications waiting: it answers 503\n";
+    let expected =
+        "CHANNEL  ops: nothing delivered since 2026-11-20 10:00:00Z, 3 notifications waiting: HTTP status 503\n";
     assert!(text_of(&status).contains(expected), "{}", text_of(&status));
     let withheld = text_of(&status.outlined());
     assert!(withheld.contains("3 notifications waiting") && !withheld.contains("503"), "{withheld}");
