@@ -20,7 +20,7 @@ mod smtp;
 
 use cronkeeper_core::clock::system;
 use cronkeeper_core::job::{ChannelName, NoticeKind, Target};
-use cronkeeper_core::run::{Notice, NoticeSeq};
+use cronkeeper_core::run::{Notice, NoticeKey};
 use cronkeeper_core::term::NodeName;
 
 use self::message::Message;
@@ -35,8 +35,11 @@ pub async fn test(name: &ChannelName, target: Target, node: &NodeName) -> Result
     let now = system::now().wall;
     let id = format!("test/{node}/{}", uuid::Uuid::new_v4());
     let notice = Notice { node: Some(node.clone()), ..Notice::new(NoticeKind::Test, id.clone(), now) };
-    let batch =
-        Batch { notices: [NoticeSeq(0)].into(), id: uuid::Uuid::new_v4().simple().to_string(), is_again: false };
+    let batch = Batch {
+        notices: [NoticeKey::of(&notice)].into(),
+        id: uuid::Uuid::new_v4().simple().to_string(),
+        is_again: false,
+    };
     let message = Message::of(name, &batch, &[&notice], node, now);
     match deliver::deliver(target, message, now).await {
         Ok(answer) => Ok(answer.0),

@@ -15,7 +15,7 @@ use std::time::Duration;
 use cronkeeper_core::clock::Uptime;
 use cronkeeper_core::job::{ChannelName, Digest, NoticeKind};
 use cronkeeper_core::ledger::ChannelEntry;
-use cronkeeper_core::run::{Notice, NoticeSeq, Sending, Version};
+use cronkeeper_core::run::{Notice, NoticeKey, Sending, Version};
 use cronkeeper_core::term::NodeName;
 
 /// How long a first notice waits for others that belong to the same message.
@@ -29,7 +29,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(300);
 /// A message to send.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Batch {
-    pub notices: BTreeSet<NoticeSeq>,
+    pub notices: BTreeSet<NoticeKey>,
     /// The same for every copy.
     pub id: String,
     /// An earlier copy may have arrived.
@@ -85,7 +85,7 @@ impl ChannelState {
     }
 
     /// True if the channel has this one, or no longer needs it.
-    pub fn is_done(&self, seq: NoticeSeq) -> bool {
+    pub fn is_done(&self, seq: NoticeKey) -> bool {
         // What is not written yet may be lost with this process.
         self.entry.as_ref().is_some_and(|entry| !self.is_dirty && entry.record.done.contains(&seq))
     }
@@ -104,7 +104,7 @@ impl ChannelState {
     }
 
     /// The record to write and the version that it replaces, with nothing in it about notices that are gone.
-    pub fn record(&mut self, existing: &BTreeSet<NoticeSeq>) -> Option<ChannelEntry> {
+    pub fn record(&mut self, existing: &BTreeSet<NoticeKey>) -> Option<ChannelEntry> {
         let entry = self.entry.as_mut()?;
         entry.record.v = 1;
         entry.record.done.retain(|seq| existing.contains(seq));
@@ -122,7 +122,7 @@ impl ChannelState {
     pub fn next(
         &mut self,
         name: &ChannelName,
-        waiting: &BTreeMap<NoticeSeq, &Notice>,
+        waiting: &BTreeMap<NoticeKey, &Notice>,
         every: Duration,
         now: Uptime,
     ) -> Step {
@@ -134,7 +134,7 @@ impl ChannelState {
             return Step::Write;
         }
         if let Some(Sending { notices, id, .. }) = &record.sending {
-            let left: BTreeSet<NoticeSeq> = notices.iter().copied().filter(|seq| waiting.contains_key(seq)).collect();
+            let left: BTreeSet<NoticeKey> = notices.iter().copied().filter(|seq| waiting.contains_key(seq)).collect();
             if left.is_empty() {
                 record.sending = None;
                 self.is_dirty = true;
@@ -152,11 +152,11 @@ impl ChannelState {
         let is_output = |notice: &Notice| notice.kind == NoticeKind::Output;
         // What a run printed is a message of its own.
         let printed = open.iter().find(|(_, notice)| is_output(notice)).map(|(seq, _)| **seq);
-        let others: BTreeSet<NoticeSeq> =
+        let others: BTreeSet<NoticeKey> =
             open.iter().filter(|(_, notice)| !is_output(notice)).map(|(seq, _)| **seq).collect();
         let since = *self.waiting_since.get_or_insert(now);
         let at = self.last_sent.map_or(since + GATHER, |last| (last + every).max(since + GATHER)).max(self.not_before);
-        let batch = |notices: BTreeSet<NoticeSeq>| {
+        let batch = |notices: BTreeSet<NoticeKey>| {
             let ids = notices.iter().filter_map(|seq| Some(waiting.get(seq)?.id.as_str()));
             Batch { id: id(name, ids), notices, is_again: false }
         };
@@ -218,7 +218,7 @@ impl ChannelState {
 
     /// The channel needs no message about these any more. Returns how many of them it needed until now; none while its
     /// record is not read, or a message is on its way.
-    pub fn give_up(&mut self, seqs: &BTreeSet<NoticeSeq>) -> usize {
+    pub fn give_up(&mut self, seqs: &BTreeSet<NoticeKey>) -> usize {
         let Some(entry) = self.entry.as_mut().filter(|_| !self.is_busy) else { return 0 };
         let given_up = seqs.iter().filter(|&&seq| entry.record.done.insert(seq)).count();
         self.is_dirty |= given_up > 0;

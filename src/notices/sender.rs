@@ -22,7 +22,7 @@ use cronkeeper_core::job::{Channel, ChannelName, JobSet};
 use cronkeeper_core::ledger::{OperatorError, OperatorFuture, Outbox};
 use cronkeeper_core::log;
 use cronkeeper_core::log_event::TARGET;
-use cronkeeper_core::run::{Notice, NoticeSeq};
+use cronkeeper_core::run::{Notice, NoticeKey};
 use cronkeeper_core::term::{FencingToken, NodeName};
 
 /// How often the outbox is read: no event announces what other nodes add to it.
@@ -54,8 +54,8 @@ type Delivery = BoxFuture<'static, (ChannelName, Batch, Result<Answer, Failed>)>
 struct Term<'a> {
     sender: &'a Sender,
     news: ClusterNews,
-    numbers: BTreeSet<NoticeSeq>,
-    notices: BTreeMap<NoticeSeq, Notice>,
+    numbers: BTreeSet<NoticeKey>,
+    notices: BTreeMap<NoticeKey, Notice>,
     channels: BTreeMap<ChannelName, ChannelState>,
     on_their_way: FuturesUnordered<Delivery>,
     polled: Option<Instant>,
@@ -154,11 +154,11 @@ impl Term<'_> {
 
     async fn read(&mut self) {
         let outbox = &self.sender.outbox;
-        let Some(numbers) = asked(outbox.numbers()).await else { return };
+        let Some(numbers) = asked(outbox.keys()).await else { return };
         self.notices.retain(|seq, _| numbers.contains(seq));
         let unknown: BTreeSet<_> = numbers.iter().filter(|seq| !self.notices.contains_key(seq)).copied().collect();
         self.numbers = numbers;
-        let unknown: BTreeSet<NoticeSeq> = unknown.into_iter().take(AT_ONCE).collect();
+        let unknown: BTreeSet<NoticeKey> = unknown.into_iter().take(AT_ONCE).collect();
         if unknown.is_empty() {
             return;
         }
@@ -169,7 +169,7 @@ impl Term<'_> {
                 Ok(notice) if notice.v <= 1 => _ = self.notices.insert(seq, notice),
                 Ok(_) => {}
                 Err(why) => {
-                    dropped(&format!("outbox/{}", seq.0), &why);
+                    dropped(&format!("outbox/{seq}"), &why);
                     damaged.insert(seq);
                 }
             }
@@ -181,10 +181,10 @@ impl Term<'_> {
     fn give_up_old(&mut self, jobs: &JobSet) {
         let too_many = self.notices.len().saturating_sub(MOST);
         let limit = earlier(system::now().wall, LONGEST);
-        let old = |(index, (_, notice)): &(usize, (&NoticeSeq, &Notice))| *index < too_many || notice.at < limit;
-        let old: BTreeSet<NoticeSeq> = self.notices.iter().enumerate().filter(old).map(|(_, (seq, _))| *seq).collect();
+        let old = |(index, (_, notice)): &(usize, (&NoticeKey, &Notice))| *index < too_many || notice.at < limit;
+        let old: BTreeSet<NoticeKey> = self.notices.iter().enumerate().filter(old).map(|(_, (seq, _))| *seq).collect();
         for (name, state) in &mut self.channels {
-            let wants = |seq: &&NoticeSeq| self.notices.get(seq).is_some_and(|notice| is_wanted(jobs, notice, name));
+            let wants = |seq: &&NoticeKey| self.notices.get(seq).is_some_and(|notice| is_wanted(jobs, notice, name));
             let given_up_now = state.give_up(&old.iter().filter(wants).copied().collect());
             if given_up_now > 0 {
                 given_up(&self.sender.health, name, given_up_now, "older than 24 hours, or too many were waiting");
@@ -196,7 +196,7 @@ impl Term<'_> {
     async fn serve(&mut self, jobs: &JobSet, name: &ChannelName, channel: &Channel) -> Duration {
         // A few requests at most: to read, to write, and to mark.
         for _ in 0..4 {
-            let waiting: BTreeMap<NoticeSeq, &Notice> =
+            let waiting: BTreeMap<NoticeKey, &Notice> =
                 self.notices.iter().map(|(seq, notice)| (*seq, notice)).collect();
             let waiting: BTreeMap<_, _> =
                 waiting.into_iter().filter(|(_, notice)| is_wanted(jobs, notice, name)).collect();
@@ -296,7 +296,7 @@ impl Term<'_> {
         self.sender.health.keep(|name| jobs.channels.contains_key(name));
     }
 
-    async fn remove(&mut self, gone: BTreeSet<NoticeSeq>) {
+    async fn remove(&mut self, gone: BTreeSet<NoticeKey>) {
         if !gone.is_empty() && asked(self.sender.outbox.remove(gone.clone())).await.is_some() {
             self.notices.retain(|seq, _| !gone.contains(seq));
             self.numbers.retain(|seq| !gone.contains(seq));
@@ -324,7 +324,7 @@ impl Term<'_> {
 }
 
 /// Writes a channel's record, if nobody else has. False: it is to be read again.
-async fn write(state: &mut ChannelState, name: &ChannelName, existing: &BTreeSet<NoticeSeq>, sender: &Sender) -> bool {
+async fn write(state: &mut ChannelState, name: &ChannelName, existing: &BTreeSet<NoticeKey>, sender: &Sender) -> bool {
     let Some(entry) = state.record(existing) else { return false };
     match asked(sender.outbox.put_channel(name.clone(), entry.record, entry.at)).await {
         Some(Some(version)) => {

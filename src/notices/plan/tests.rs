@@ -10,6 +10,10 @@ fn name() -> ChannelName {
     ChannelName::parse("ops").unwrap()
 }
 
+fn key(number: u64) -> NoticeKey {
+    NoticeKey::parse(&format!("{number:011x}{:016x}", 0)).unwrap()
+}
+
 fn at(seconds: u64) -> Uptime {
     Uptime::ZERO + Duration::from_secs(seconds)
 }
@@ -20,7 +24,7 @@ fn notice(kind: NoticeKind, number: u64) -> Notice {
 
 /// A ledger with notices, and one process after the other that sends to one channel.
 struct World {
-    notices: BTreeMap<NoticeSeq, Notice>,
+    notices: BTreeMap<NoticeKey, Notice>,
     stored: ChannelEntry,
     state: ChannelState,
     now: Uptime,
@@ -28,7 +32,7 @@ struct World {
 
 impl World {
     fn new(kinds: &[NoticeKind]) -> Self {
-        let notices = (1..).zip(kinds).map(|(number, &kind)| (NoticeSeq(number), notice(kind, number))).collect();
+        let notices = (1..).zip(kinds).map(|(number, &kind)| (key(number), notice(kind, number))).collect();
         Self { notices, stored: ChannelEntry::default(), state: ChannelState::default(), now: at(100) }
     }
 
@@ -41,7 +45,7 @@ impl World {
         let Some(entry) = self.state.record(&existing) else { return };
         assert_eq!(entry.at, self.stored.at, "compare and write");
         let version = entry.at.map_or(Version::FIRST, Version::next);
-        self.stored = ChannelEntry { record: entry.record, at: Some(version) };
+        self.stored = ChannelEntry { record: entry.record, at: Some(version), is_damaged: false };
         self.state.written(version);
     }
 
@@ -92,7 +96,7 @@ fn a_thousand_failures_are_one_message_and_the_next_one_waits() {
     assert_eq!((first.notices.len(), first.is_again, world.now), (1000, false, at(102)));
     world.answered(&first, Fate::Delivered);
     assert_eq!(world.step(), Err(None), "all is said");
-    world.notices.insert(NoticeSeq(2000), notice(NoticeKind::Failure, 2000));
+    world.notices.insert(key(2000), notice(NoticeKind::Failure, 2000));
     let second = world.message();
     assert_eq!((second.notices.len(), world.now), (1, at(162)));
     assert_ne!(second.id, first.id);
@@ -102,14 +106,14 @@ fn a_thousand_failures_are_one_message_and_the_next_one_waits() {
 fn a_message_whose_answer_is_lost_with_its_process_comes_again_and_says_so() {
     let mut world = World::failures(3);
     let first = world.message();
-    world.notices.insert(NoticeSeq(9), notice(NoticeKind::Failure, 9));
+    world.notices.insert(key(9), notice(NoticeKind::Failure, 9));
     world.fail_over();
     let before = world.now;
     let again = world.message();
     assert!(again.is_again && world.now >= before + PATIENCE, "the other process may still send it");
     assert_eq!((&again.id, &again.notices), (&first.id, &first.notices), "receivers can drop the copy");
     world.answered(&again, Fate::Delivered);
-    assert_eq!(world.message().notices, [NoticeSeq(9)].into());
+    assert_eq!(world.message().notices, [key(9)].into());
 }
 
 #[test]
@@ -156,7 +160,7 @@ fn what_runs_print_are_messages_of_their_own_and_wait_for_nothing() {
         sent.push(batch.notices.len());
     }
     assert_eq!(sent, [1, 1]);
-    assert_eq!(world.message().notices, [NoticeSeq(2)].into());
+    assert_eq!(world.message().notices, [key(2)].into());
 }
 
 #[test]
@@ -165,8 +169,9 @@ fn a_record_that_another_has_written_is_read_again() {
     let batch = world.message();
     world.answered(&batch, Fate::Delivered);
     world.stored = ChannelEntry {
-        record: ChannelRecord { v: 1, sending: None, done: [NoticeSeq(1)].into() },
+        record: ChannelRecord { v: 1, sending: None, done: [key(1)].into() },
         at: Some(Version(7)),
+        is_damaged: false,
     };
     world.state.superseded();
     assert_eq!(world.step(), Err(None));
@@ -181,7 +186,7 @@ proptest! {
         turns in prop::collection::vec((0_u8..4, any::<bool>()), 0..30),
     ) {
         let mut world = World::failures(count);
-        let mut arrived: BTreeSet<NoticeSeq> = BTreeSet::new();
+        let mut arrived: BTreeSet<NoticeKey> = BTreeSet::new();
         let turns = turns.into_iter().chain(std::iter::repeat_n((0, false), 10));
         for (answer, dies) in turns {
             let done = |world: &World| world.stored.record.done.len() == count && !world.state.is_dirty;
