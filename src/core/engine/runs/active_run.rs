@@ -40,6 +40,8 @@ pub(in crate::engine) struct ActiveRun {
     pub placed: Option<PlacedAt>,
     /// The service has lost that this node accepted the attempt: the ledger has it as placed.
     pub is_placed_again: bool,
+    /// The node has joined the cluster anew since the ledger had the run as its own: another may have been given it.
+    pub is_of_earlier_stay: bool,
     /// When the record of a placed run was last read; and when it was last asked for, if it was not read since.
     pub read_at: Option<Uptime>,
     pub asked_at: Option<Uptime>,
@@ -400,6 +402,7 @@ impl ActiveRun {
             state,
             placed: None,
             is_placed_again: false,
+            is_of_earlier_stay: false,
             read_at: None,
             asked_at: None,
             waiting: None,

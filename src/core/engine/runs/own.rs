@@ -54,6 +54,7 @@ impl Runs {
                 self.consider(cx, &run);
                 continue;
             }
+            active.is_of_earlier_stay = true;
             if let Some(process) = active.process_mut() {
                 process.needs_change_owner = true;
             }
@@ -453,7 +454,7 @@ impl Runs {
         match answer {
             Commit::Accepted => {
                 active.version = active.version.next();
-                active.is_placed_again = false;
+                (active.is_placed_again, active.is_of_earlier_stay) = (false, false);
                 let is_released = active.record.state.is_released();
                 if !active.is_local() {
                     return;
@@ -774,11 +775,13 @@ fn deadline_of(run: &RunRecord, now: Now) -> Deadline {
     }
 }
 
-/// True if a run that this node has was placed elsewhere, and is not accepted there. While this session lasts, a leader
-/// does that only if the service has lost that the run was accepted here.
+/// True if a run that this node has was placed elsewhere, and is not accepted there. While this node stays in the cluster,
+/// a leader does that only if the service has lost that the run was accepted here. A node that loses its lease leaves, and
+/// may come back in the same session.
 fn is_moved_after_loss(cx: &Context, active: &ActiveRun, found: &RunRecord) -> bool {
     let is_moved = found.state == RunState::Placed && found.attempt > active.record.attempt;
-    is_moved && active.was_accepted_here() && cx.owner().as_ref() == Some(&active.record.owner)
+    let is_of_this_stay = !active.is_of_earlier_stay && cx.owner().as_ref() == Some(&active.record.owner);
+    is_moved && active.was_accepted_here() && is_of_this_stay
 }
 
 /// True for a run that is placed, and not accepted.
