@@ -266,23 +266,21 @@ impl<'a> Term<'a> {
 
     async fn read(&mut self, jobs: &JobSet) {
         let outbox = &self.sender.outbox;
-        let numbers = asked(outbox.numbers()).await;
-        if !self.took(Use::Read, &numbers, jobs) {
-            return;
-        }
-        let Ok(numbers) = numbers else { return };
+        let numbers = match asked(outbox.numbers()).await {
+            Ok(numbers) => numbers,
+            failed => {
+                self.took(Use::Read, &failed, jobs);
+                return;
+            }
+        };
         self.notices.retain(|seq, _| numbers.contains(seq));
         self.unreadable.retain(|seq, _| numbers.contains(seq));
         self.let_go.retain(|seq, _| numbers.contains(seq));
         self.numbers = numbers;
         let unread = self.to_read();
-        if unread.is_empty() {
-            return;
-        }
-        let read = asked(outbox.notices(unread)).await;
-        if !self.took(Use::Read, &read, jobs) {
-            return;
-        }
+        // It can be read only if both requests are answered.
+        let read = if unread.is_empty() { Ok(BTreeMap::new()) } else { asked(outbox.notices(unread)).await };
+        self.took(Use::Read, &read, jobs);
         for (seq, read) in read.unwrap_or_default() {
             self.take(seq, read);
         }
@@ -489,7 +487,10 @@ impl<'a> Term<'a> {
         for (seq, notice) in &self.notices {
             let lost = |why: &str| Some((notice.id.clone(), why.to_owned()));
             match jobs.wanted_by(notice.kind, notice.job.as_ref()) {
-                None if notice.at < limit => _ = gone.insert(*seq, lost(NOWHERE)),
+                None if notice.at < limit => {
+                    let was_sent = self.channels.values().any(|state| state.is_done(*seq));
+                    gone.insert(*seq, lost(NOWHERE).filter(|_| !was_sent));
+                }
                 // The next leader's file may have the job.
                 None => {}
                 Some(wanted) if wanted.is_empty() => {

@@ -6,6 +6,11 @@ use cronkeeper_core::run::ChannelRecord;
 
 const EVERY: Duration = Duration::from_secs(60);
 
+/// A number of a notification.
+fn seq(number: u64) -> NoticeSeq {
+    NoticeSeq(number)
+}
+
 fn name() -> ChannelName {
     ChannelName::parse("ops").unwrap()
 }
@@ -30,7 +35,7 @@ struct World {
 
 impl World {
     fn new(kinds: &[NoticeKind]) -> Self {
-        let notices = (1..).zip(kinds).map(|(number, &kind)| (NoticeSeq(number), notice(kind, number))).collect();
+        let notices = (1..).zip(kinds).map(|(number, &kind)| (seq(number), notice(kind, number))).collect();
         Self {
             notices,
             unread: BTreeSet::new(),
@@ -102,7 +107,7 @@ fn a_thousand_failures_are_one_message_and_the_next_one_waits() {
     assert_eq!((first.notices.len(), first.is_again, world.now), (1000, false, at(102)));
     world.answered(&first, Fate::Delivered);
     assert_eq!(world.step(), Err(None), "all is said");
-    world.notices.insert(NoticeSeq(2000), notice(NoticeKind::Failure, 2000));
+    world.notices.insert(seq(2000), notice(NoticeKind::Failure, 2000));
     let second = world.message();
     assert_eq!((second.notices.len(), world.now), (1, at(162)));
     assert_ne!(second.id, first.id);
@@ -112,14 +117,14 @@ fn a_thousand_failures_are_one_message_and_the_next_one_waits() {
 fn a_message_whose_answer_is_lost_with_its_process_comes_again_and_says_so() {
     let mut world = World::failures(3);
     let first = world.message();
-    world.notices.insert(NoticeSeq(9), notice(NoticeKind::Failure, 9));
+    world.notices.insert(seq(9), notice(NoticeKind::Failure, 9));
     world.fail_over();
     let before = world.now;
     let again = world.message();
     assert!(again.is_again && world.now >= before + PATIENCE, "the other process may still send it");
     assert_eq!((&again.id, &again.notices), (&first.id, &first.notices), "receivers can drop the copy");
     world.answered(&again, Fate::Delivered);
-    assert_eq!(world.message().notices, [NoticeSeq(9)].into());
+    assert_eq!(world.message().notices, [seq(9)].into());
 }
 
 #[test]
@@ -167,7 +172,7 @@ fn what_runs_print_are_messages_of_their_own_and_wait_for_nothing() {
         sent.push(batch.notices.len());
     }
     assert_eq!(sent, [1, 1]);
-    assert_eq!(world.message().notices, [NoticeSeq(2)].into());
+    assert_eq!(world.message().notices, [seq(2)].into());
 }
 
 #[test]
@@ -175,10 +180,8 @@ fn a_record_that_another_has_written_is_read_again() {
     let mut world = World::failures(1);
     let batch = world.message();
     world.answered(&batch, Fate::Delivered);
-    world.stored = ChannelEntry {
-        record: ChannelRecord { v: 1, sending: None, done: [NoticeSeq(1)].into() },
-        at: Some(Version(7)),
-    };
+    world.stored =
+        ChannelEntry { record: ChannelRecord { v: 1, sending: None, done: [seq(1)].into() }, at: Some(Version(7)) };
     world.state.superseded();
     assert_eq!(world.step(), Err(None));
 }
@@ -189,9 +192,9 @@ fn outputs_that_never_end_do_not_hold_up_a_failure() {
     let mut failures = Vec::new();
     for number in 100..400 {
         // Two jobs print every minute; one fails now and then.
-        world.notices.insert(NoticeSeq(number), notice(NoticeKind::Output, number));
+        world.notices.insert(seq(number), notice(NoticeKind::Output, number));
         if number == 200 {
-            world.notices.insert(NoticeSeq(99), notice(NoticeKind::Failure, 99));
+            world.notices.insert(seq(99), notice(NoticeKind::Failure, 99));
         }
         while let Ok(batch) = world.step() {
             world.answered(&batch, Fate::Delivered);
@@ -208,12 +211,12 @@ fn outputs_that_never_end_do_not_hold_up_a_failure() {
 fn a_mark_whose_notices_are_not_all_read_waits_for_them_and_stays() {
     let mut world = World::failures(3);
     let first = world.message();
-    world.unread = world.notices.split_off(&NoticeSeq(1)).into_keys().collect();
-    world.notices.insert(NoticeSeq(9), notice(NoticeKind::Failure, 9));
+    world.unread = world.notices.split_off(&seq(1)).into_keys().collect();
+    world.notices.insert(seq(9), notice(NoticeKind::Failure, 9));
     world.fail_over();
     assert_eq!(world.step(), Err(None));
     assert_eq!(world.stored.record.sending.as_ref().map(|sending| &sending.id), Some(&first.id));
-    world.notices.extend((1..=3).map(|number| (NoticeSeq(number), notice(NoticeKind::Failure, number))));
+    world.notices.extend((1..=3).map(|number| (seq(number), notice(NoticeKind::Failure, number))));
     world.unread.clear();
     let again = world.message();
     assert_eq!((again.is_again, &again.id, again.notices.len()), (true, &first.id, 3));
@@ -244,7 +247,7 @@ fn when_very_many_wait_the_next_message_does_not_wait_for_its_time() {
     let first = world.message();
     world.answered(&first, Fate::Delivered);
     let before = world.now;
-    world.notices = (10..1_011).map(|number| (NoticeSeq(number), notice(NoticeKind::Failure, number))).collect();
+    world.notices = (10..1_011).map(|number| (seq(number), notice(NoticeKind::Failure, number))).collect();
     assert_eq!((world.message().notices.len(), world.now), (1_001, before + GATHER));
 }
 
@@ -253,11 +256,11 @@ fn what_is_given_up_is_marked_no_more() {
     let mut world = World::failures(3);
     let first = world.message();
     world.answered(&first, Fate::Doubtful);
-    assert_eq!(world.state.give_up(&[NoticeSeq(1)].into()), 1);
+    assert_eq!(world.state.give_up(&[seq(1)].into()), 1);
     let again = world.message();
-    assert_eq!((again.is_again, again.notices), (true, [NoticeSeq(2), NoticeSeq(3)].into()));
+    assert_eq!((again.is_again, again.notices), (true, [seq(2), seq(3)].into()));
     world.answered(&first, Fate::Doubtful);
-    assert_eq!(world.state.give_up(&[NoticeSeq(2), NoticeSeq(3)].into()), 2);
+    assert_eq!(world.state.give_up(&[seq(2), seq(3)].into()), 2);
     assert_eq!(world.step(), Err(None));
     assert_eq!(world.stored.record.sending, None);
 }

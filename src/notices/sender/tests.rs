@@ -1,5 +1,5 @@
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use super::*;
 use crate::status::sample;
@@ -28,7 +28,12 @@ struct Store {
     /// So many additions fail.
     failing_adds: AtomicUsize,
     polls: AtomicUsize,
+    /// No channel's record can be read.
     is_damaged: bool,
+    /// It says what there is, and nothing of it can be read.
+    is_unreadable: bool,
+    /// It does not answer what there is.
+    is_hanging: AtomicBool,
 }
 
 fn counts_down(count: &AtomicUsize) -> bool {
@@ -43,14 +48,19 @@ impl Outbox for Store {
     fn numbers(&self) -> OperatorFuture<'_, BTreeSet<NoticeSeq>> {
         self.polls.fetch_add(1, Ordering::SeqCst);
         assert!(!counts_down(&self.panics), "as the test asks");
-        Box::pin(async { Ok(self.notices.lock().unwrap().keys().copied().collect()) })
+        Box::pin(async {
+            if self.is_hanging.load(Ordering::SeqCst) {
+                std::future::pending::<()>().await;
+            }
+            Ok(self.notices.lock().unwrap().keys().copied().collect())
+        })
     }
 
     fn notices(&self, wanted: BTreeSet<NoticeSeq>) -> OperatorFuture<'_, BTreeMap<NoticeSeq, Result<Notice, String>>> {
         let all = self.notices.lock().unwrap().clone();
         let found = all.into_iter().filter(|(seq, _)| wanted.contains(seq)).collect();
         self.read.lock().unwrap().push(wanted);
-        Box::pin(async { Ok(found) })
+        Box::pin(async move { if self.is_unreadable { Err(broken()) } else { Ok(found) } })
     }
 
     fn add(&self, notice: Notice) -> OperatorFuture<'_, ()> {
@@ -126,6 +136,11 @@ impl World {
     }
 }
 
+/// A number of a notification.
+fn seq(number: u64) -> NoticeSeq {
+    NoticeSeq(number)
+}
+
 fn ops() -> ChannelName {
     ChannelName::parse("ops").unwrap()
 }
@@ -133,7 +148,7 @@ fn ops() -> ChannelName {
 fn notice(job: &str, kind: NoticeKind, number: u64, age: Duration) -> (NoticeSeq, Result<Notice, String>) {
     let at = earlier(system::now().wall, age);
     let notice = Notice::new(kind, format!("{job}.{number}/{}", kind.as_str()), at);
-    (NoticeSeq(number), Ok(Notice { job: Some(JobName::parse(job).unwrap()), ..notice }))
+    (seq(number), Ok(Notice { job: Some(JobName::parse(job).unwrap()), ..notice }))
 }
 
 fn failure(job: &str, number: u64, age: Duration) -> (NoticeSeq, Result<Notice, String>) {
@@ -159,7 +174,7 @@ const OLD: Duration = Duration::from_secs(25 * 3600);
 
 #[tokio::test]
 async fn the_mark_of_a_predecessor_stays_and_its_notices_are_read_first() {
-    let marked: BTreeSet<NoticeSeq> = (1_200..1_210).map(NoticeSeq).collect();
+    let marked: BTreeSet<NoticeSeq> = (1_200..1_210).map(seq).collect();
     let store = store((0..1_500).map(|number| failure("known", number, NEW)));
     let sending = Sending { notices: marked.clone(), id: "0".repeat(32), by: NodeName::new("host-b") };
     let record = ChannelRecord { v: 1, sending: Some(sending.clone()), done: BTreeSet::new() };
@@ -186,13 +201,13 @@ async fn what_this_node_cannot_judge_waits_for_another_leader_for_a_day() {
         failure("known", 4, NEW),
     ]));
     turn(&mut world.term()).await;
-    assert_eq!(world.numbers(), [NoticeSeq(1), NoticeSeq(4)]);
+    assert_eq!(world.numbers(), [seq(1), seq(4)]);
 }
 
 #[tokio::test]
 async fn a_message_that_another_leader_began_is_sent_as_it_was() {
     let store = store([failure("elsewhere", 1, NEW), failure("known", 2, NEW)]);
-    let notices = BTreeSet::from([NoticeSeq(1), NoticeSeq(2)]);
+    let notices = BTreeSet::from([seq(1), seq(2)]);
     let sending = Sending { notices: notices.clone(), id: "0".repeat(32), by: NodeName::new("host-b") };
     let record = ChannelRecord { v: 1, sending: Some(sending), done: BTreeSet::new() };
     store.channels.lock().unwrap().insert(ops(), ChannelEntry { record, at: Some(Version::FIRST) });
@@ -206,21 +221,20 @@ async fn a_message_that_another_leader_began_is_sent_as_it_was() {
 async fn a_record_that_cannot_be_read_is_looked_at_twice_and_stays() {
     let newer = failure("known", 2, NEW);
     let newer = (newer.0, newer.1.map(|notice| Notice { v: 2, ..notice }));
-    let world = World::new(store([(NoticeSeq(1), Err("nonsense".to_owned())), newer, failure("known", 3, NEW)]));
+    let world = World::new(store([(seq(1), Err("nonsense".to_owned())), newer, failure("known", 3, NEW)]));
     let mut term = world.term();
     for _ in 0..4 {
         turn(&mut term).await;
     }
-    let read: Vec<Vec<u64>> =
-        world.store.read.lock().unwrap().iter().map(|read| read.iter().map(|seq| seq.0).collect()).collect();
-    assert_eq!(read, [vec![1, 2, 3], vec![1]]);
+    let read = world.store.read.lock().unwrap().clone();
+    assert_eq!(read, [BTreeSet::from([1, 2, 3].map(seq)), BTreeSet::from([seq(1)])]);
     assert_eq!(world.numbers().len(), 3);
     let long_ago = Instant::now().checked_sub(LONGEST);
     // A host that has not run for a day cannot say so.
     if let Some(long_ago) = long_ago {
         term.unreadable.values_mut().for_each(|it| it.since = long_ago);
         turn(&mut term).await;
-        assert_eq!(world.numbers(), [NoticeSeq(3)]);
+        assert_eq!(world.numbers(), [seq(3)]);
     }
 }
 
@@ -238,7 +252,7 @@ async fn a_channel_whose_record_cannot_be_used_fills_no_memory() {
     for _ in 0..15 {
         turn(&mut term).await;
     }
-    assert_eq!((term.notices.len(), term.notices.keys().next()), (MOST, Some(&NoticeSeq(2_000))));
+    assert_eq!((term.notices.len(), term.notices.keys().next()), (MOST, Some(&seq(2_000))));
     assert_eq!(world.numbers().len(), 6_000, "nothing is lost");
 }
 
@@ -261,6 +275,16 @@ async fn an_outbox_that_cannot_be_used_for_long_is_a_failure_of_the_channels() {
 }
 
 #[tokio::test]
+async fn an_outbox_that_only_says_what_there_is_cannot_be_used() {
+    let world = World::new(Store { is_unreadable: true, ..store([failure("known", 1, NEW)]) });
+    let mut term = world.term();
+    turn(&mut term).await;
+    let Trouble::Since(first) = term.reading else { panic!("it failed") };
+    turn(&mut term).await;
+    assert!(matches!(term.reading, Trouble::Since(since) if since == first));
+}
+
+#[tokio::test]
 async fn a_leader_that_loses_its_term_between_mark_and_message_sends_nothing() {
     let world = World::new(store([notice("known", NoticeKind::Output, 1, NEW)]));
     let status = world.status.clone();
@@ -277,6 +301,26 @@ async fn a_leader_that_loses_its_term_between_mark_and_message_sends_nothing() {
     turn(&mut term).await;
     assert_eq!((term.on_their_way.len(), world.sending()), (0, None));
     assert_eq!(world.store.channels.lock().unwrap().len(), 1, "it was marked");
+}
+
+#[tokio::test]
+async fn a_message_goes_out_while_the_ledger_does_not_answer() {
+    use tokio::io::AsyncReadExt as _;
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let world = World::new(store([notice("known", NoticeKind::Output, 1, NEW)]));
+    let url = format!("http://{}/x", listener.local_addr().unwrap());
+    world.jobs.send(set(&FILE.replace("http://127.0.0.1:1/x", &url))).unwrap();
+    let mut term = world.term();
+    turn(&mut term).await;
+    world.store.is_hanging.store(true, Ordering::SeqCst);
+    let got = async {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        stream.read(&mut [0; 100]).await.unwrap()
+    };
+    tokio::select! {
+        length = got => assert!(length > 0),
+        () = turn(&mut term) => panic!("the message waits for the ledger"),
+    }
 }
 
 #[tokio::test(start_paused = true)]
