@@ -21,7 +21,7 @@ mod trouble;
 
 use cronkeeper_core::clock::system;
 use cronkeeper_core::job::{ChannelName, NoticeKind, Target};
-use cronkeeper_core::run::{Notice, NoticeSeq};
+use cronkeeper_core::run::{Notice, NoticeKey};
 use cronkeeper_core::term::NodeName;
 
 use tokio::time::Instant;
@@ -40,7 +40,7 @@ pub async fn test(name: &ChannelName, target: Target, node: &NodeName) -> Result
     let id = format!("test/{node}/{}", uuid::Uuid::new_v4());
     let notice = Notice { node: Some(node.clone()), ..Notice::new(NoticeKind::Test, id.clone(), now) };
     let batch = Batch {
-        notices: [NoticeSeq(0)].into(),
+        notices: [NoticeKey::of(&notice)].into(),
         id: uuid::Uuid::new_v4().simple().to_string(),
         is_again: false,
         is_output: false,

@@ -118,10 +118,15 @@ path_of() { # TEST BINARY
     sed -n "s/^ *Executable .*(\\(.*\\/deps\\/$1-[0-9a-f]*\\))$/\\1/p" "$logs/build"
 }
 
+# How long the real tests may take: twice what they take on two processors. 0: without end.
+longest=${CRONKEEPER_LONG:+0}
+longest=${longest:-40m}
+
 # The kinds of tests. `real` are those of real processes. A crate that fails must not hide the tests of the others.
 run_kind() { # KIND ARGUMENTS OF THE TEST BINARY...
     case $1 in
-    real) "$real" "${@:2}" ;;
+    # A test that hangs ends the run, which then names it, and not the patience of whoever waits.
+    real) timeout --foreground --kill-after=10 "$longest" "$real" "${@:2}" ;;
     unit) cargo test --locked --no-fail-fast --workspace --lib --bins -- "${@:2}" ;;
     simulation) "$simulation" "${@:2}" ;;
     documentation) cargo test --locked --no-fail-fast --workspace --doc -- "${@:2}" ;;
@@ -140,6 +145,10 @@ run_again() { # KIND
     [[ ! -e $logs/$kind.passed ]] || return 0
     mapfile -t names < <(names_of_failed "$logs/$kind")
     # What does not compile, or was killed, has no list.
+    if [[ $kind == real ]] && ! grep -q '^test result: ' "$logs/$kind"; then
+        echo "tests/run.sh: the real tests did not end. Those that take long:" >&2
+        grep 'has been running for over 60 seconds' "$logs/$kind" >&2 || true
+    fi
     if ((${#names[@]} == 0)) || grep -q "^ *process didn't exit successfully: .* (signal: " "$logs/$kind"; then
         failed+=("the $kind tests as a whole: see $logs/$kind")
     fi

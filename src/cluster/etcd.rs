@@ -33,6 +33,7 @@ use self::json::{
 };
 pub use self::settings::{Settings, SettingsError};
 use crate::line::{Beside, hint};
+use crate::paths;
 use crate::store::{
     self, Done, Found, Head, If, Looked, Meta, NotDone, Op, Remote, Rewinds, Store, Then, Tolerance, Wanted,
 };
@@ -258,7 +259,9 @@ impl Gateways {
                 }
                 Wanted::Names(folder) => {
                     let (key, end) = keys::below(prefix, folder);
-                    ranges.push(Range { key, range_end: Some(end), ..Range::default() });
+                    // Of the ledger's folders nobody asks for more than the names, and all values may be megabytes.
+                    let keys_only = !paths::may_be_entry(&paths::under(folder, ""));
+                    ranges.push(Range { key, range_end: Some(end), keys_only, ..Range::default() });
                 }
                 Wanted::Nonce(revision) => _ = revisions.insert(*revision),
             }

@@ -1,7 +1,7 @@
 //! The paths of a cluster's records, below its root.
 
 use cronkeeper_core::job::{ChannelName, JobName};
-use cronkeeper_core::run::{NoticeSeq, RunId, TriggerSeq};
+use cronkeeper_core::run::{NoticeKey, RunId, TriggerSeq};
 use cronkeeper_core::term::{CandidateName, NodeName};
 
 /// The queue.
@@ -132,13 +132,8 @@ pub fn trigger(seq: TriggerSeq) -> String {
     format!("{TRIGGERS}/{:010}", seq.0)
 }
 
-pub fn notice(seq: NoticeSeq) -> String {
-    format!("{OUTBOX}/{:010}", seq.0)
-}
-
-/// The number in a notification's name.
-pub fn notice_seq(name: &str) -> Option<NoticeSeq> {
-    trigger_seq(name).map(|TriggerSeq(number)| NoticeSeq(number))
+pub fn notice(key: NoticeKey) -> String {
+    format!("{OUTBOX}/{key}")
 }
 
 /// What is known of a channel.
@@ -162,6 +157,17 @@ pub fn name(path: &str) -> &str {
 /// All of a path but its last part; empty if that is all it has.
 pub fn parent(path: &str) -> &str {
     path.rsplit_once('/').map_or("", |(parent, _)| parent)
+}
+
+/// True for what is below the folder of the ledger.
+pub fn is_of_ledger(path: &str) -> bool {
+    path == ROOT || path.strip_prefix(ROOT).is_some_and(|rest| rest.starts_with('/'))
+}
+
+/// True where entries are: candidates, members, and those of locks.
+pub fn may_be_entry(path: &str) -> bool {
+    let is_folder_of_all = parent(path).is_empty();
+    !is_folder_of_all && (!is_of_ledger(path) || parent(path) == NODES)
 }
 
 /// True for the parent of a job's history records.

@@ -151,7 +151,8 @@ pub enum Wanted {
     Meta(String),
     /// A record with its data.
     Record(String),
-    /// The names directly below a folder, and what is known of each.
+    /// The names directly below a folder, and what is known of each. Of the ledger's folders, but that of the nodes,
+    /// times and lengths need not be known.
     Names(String),
     /// The nonce of the commit with this revision.
     Nonce(Revision),

@@ -238,6 +238,16 @@ pub enum Change {
     Noticed { change: Box<Change>, notices: Vec<Notice> },
 }
 
+/// Bytes of a text as JSON.
+fn length_in_json(text: &str) -> usize {
+    let length = |byte: u8| match byte {
+        b'"' | b'\\' | b'\n' | b'\r' | b'\t' | 0x08 | 0x0c => 2,
+        0..=0x1f => 6,
+        _ => 1,
+    };
+    text.bytes().map(length).sum()
+}
+
 impl Change {
     /// The change with these notifications.
     #[must_use]
@@ -260,9 +270,9 @@ impl Change {
         match self {
             Self::Noticed { notices, .. } => (notices.len() * SMALL_NOTICE, notices.len()),
             Self::End { end, .. } => {
-                let most = end.run.notify.len().min(2);
-                // Of a character that JSON escapes, one byte becomes six.
-                (most * (SMALL_NOTICE + end.tail.len() * 6), most)
+                // Of a success, as if it were a recovery.
+                let most = Notice::kinds_of_end(end, Some(Outcome::Failure)).count();
+                (most * (SMALL_NOTICE + length_in_json(&end.tail)), most)
             }
             _ => (0, 0),
         }

@@ -34,7 +34,7 @@ pub use control::{ControlRecord, Pause, Resume};
 pub use id::{BadRunId, RunId};
 pub use link::{Link, Note, Span, UpstreamResult};
 pub use node_control::{Drain, HandoverRequest, NodeControl};
-pub use notice::{ChannelRecord, Notice, NoticeSeq, Sending};
+pub use notice::{ChannelRecord, Notice, NoticeKey, Sending};
 pub use over::{OverAttempt, OverAttempts, REMEMBERED};
 pub use parameters::{BadParameters, Parameters, UnreadableRecord};
 pub use placement::{Placement, Refusal, RefusalReason};

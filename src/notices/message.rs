@@ -276,7 +276,7 @@ fn tail(output: &str) -> String {
 mod tests {
     use super::*;
     use cronkeeper_core::job::JobName;
-    use cronkeeper_core::run::{NoticeSeq, Outcome};
+    use cronkeeper_core::run::{NoticeKey, Outcome};
 
     fn failure(number: u64) -> Notice {
         Notice {
@@ -290,7 +290,8 @@ mod tests {
     }
 
     fn message(notices: &[Notice], is_again: bool) -> Message {
-        let batch = Batch { notices: [NoticeSeq(1)].into(), id: "abc".into(), is_again, is_output: false };
+        let batch =
+            Batch { notices: [NoticeKey::of(&notices[0])].into(), id: "abc".into(), is_again, is_output: false };
         let notices: Vec<&Notice> = notices.iter().collect();
         let channel = ChannelName::parse("ops").unwrap();
         Message::of(&channel, &batch, &notices, &NodeName::new("host-b"), Timestamp::UNIX_EPOCH)

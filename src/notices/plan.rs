@@ -16,7 +16,7 @@ use super::trouble::Trouble;
 use cronkeeper_core::clock::Uptime;
 use cronkeeper_core::job::{ChannelName, Digest, NoticeKind};
 use cronkeeper_core::ledger::ChannelEntry;
-use cronkeeper_core::run::{Notice, NoticeSeq, Sending, Version};
+use cronkeeper_core::run::{Notice, NoticeKey, Sending, Version};
 use cronkeeper_core::term::NodeName;
 
 /// How long a first notice waits for others that belong to the same message.
@@ -39,7 +39,7 @@ const ID_LENGTH: usize = 32;
 /// A message to send.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Batch {
-    pub notices: BTreeSet<NoticeSeq>,
+    pub notices: BTreeSet<NoticeKey>,
     /// The same for every copy.
     pub id: String,
     /// An earlier copy may have arrived.
@@ -51,7 +51,7 @@ pub(super) struct Batch {
 /// What there is for a channel.
 pub(super) struct Waiting<'a> {
     /// The notices that it wants.
-    pub wanted: BTreeMap<NoticeSeq, &'a Notice>,
+    pub wanted: BTreeMap<NoticeKey, &'a Notice>,
     /// Its mark names notices that exist and are not read yet.
     pub marks_unread: bool,
 }
@@ -127,13 +127,13 @@ impl ChannelState {
     }
 
     /// True if the channel has this one, or no longer needs it.
-    pub fn is_done(&self, seq: NoticeSeq) -> bool {
+    pub fn is_done(&self, seq: NoticeKey) -> bool {
         // What is not written yet may be lost with this process.
         self.entry.as_ref().is_some_and(|entry| !self.is_dirty && entry.record.done.contains(&seq))
     }
 
     /// The notices that the record marks.
-    pub fn marked(&self) -> impl Iterator<Item = NoticeSeq> {
+    pub fn marked(&self) -> impl Iterator<Item = NoticeKey> {
         self.entry.iter().filter_map(|entry| entry.record.sending.as_ref()).flat_map(|it| it.notices.iter().copied())
     }
 
@@ -151,7 +151,7 @@ impl ChannelState {
     }
 
     /// The record to write and the version that it replaces, with nothing in it about notices that are gone.
-    pub fn record(&mut self, existing: &BTreeSet<NoticeSeq>) -> Option<ChannelEntry> {
+    pub fn record(&mut self, existing: &BTreeSet<NoticeKey>) -> Option<ChannelEntry> {
         let entry = self.entry.as_mut()?;
         entry.record.v = 1;
         entry.record.done.retain(|seq| existing.contains(seq));
@@ -175,16 +175,16 @@ impl ChannelState {
             return Step::Write;
         }
         let wanted = &waiting.wanted;
-        let new_id = |notices: &BTreeSet<NoticeSeq>| {
+        let new_id = |notices: &BTreeSet<NoticeKey>| {
             id(name, notices.iter().filter_map(|seq| Some(wanted.get(seq)?.id.as_str())))
         };
-        let is_output = |seq: &NoticeSeq| wanted.get(seq).is_some_and(|notice| notice.kind == NoticeKind::Output);
+        let is_output = |seq: &NoticeKey| wanted.get(seq).is_some_and(|notice| notice.kind == NoticeKind::Output);
         if let Some(Sending { notices, id, .. }) = &record.sending {
             // Without those that are not read, the copy would be another message, and their mark would be lost.
             if waiting.marks_unread {
                 return Step::Wait(None);
             }
-            let left: BTreeSet<NoticeSeq> = notices.iter().copied().filter(|seq| wanted.contains_key(seq)).collect();
+            let left: BTreeSet<NoticeKey> = notices.iter().copied().filter(|seq| wanted.contains_key(seq)).collect();
             if left.is_empty() {
                 record.sending = None;
                 self.is_dirty = true;
@@ -198,8 +198,8 @@ impl ChannelState {
         }
         let open = wanted.keys().copied().filter(|seq| !record.done.contains(seq));
         // What a run printed is a message of its own.
-        let (printed, others): (BTreeSet<NoticeSeq>, BTreeSet<NoticeSeq>) = open.partition(is_output);
-        let batch = |notices: BTreeSet<NoticeSeq>, is_output| Batch {
+        let (printed, others): (BTreeSet<NoticeKey>, BTreeSet<NoticeKey>) = open.partition(is_output);
+        let batch = |notices: BTreeSet<NoticeKey>, is_output| Batch {
             id: new_id(&notices),
             notices,
             is_again: false,
@@ -298,7 +298,7 @@ impl ChannelState {
 
     /// The channel needs no message about these any more. Returns how many of them it needed until now; none while its
     /// record is not read, or a message is on its way.
-    pub fn give_up(&mut self, seqs: &BTreeSet<NoticeSeq>) -> usize {
+    pub fn give_up(&mut self, seqs: &BTreeSet<NoticeKey>) -> usize {
         let Some(ChannelEntry { record, .. }) = self.entry.as_mut().filter(|_| !self.is_busy) else { return 0 };
         let given_up = seqs.iter().filter(|&&seq| record.done.insert(seq)).count();
         if given_up > 0 {

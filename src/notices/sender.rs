@@ -22,7 +22,7 @@ use cronkeeper_core::job::{Channel, ChannelName, JobSet};
 use cronkeeper_core::ledger::{OperatorError, OperatorFuture, Outbox};
 use cronkeeper_core::log;
 use cronkeeper_core::log_event::TARGET;
-use cronkeeper_core::run::{Notice, NoticeSeq};
+use cronkeeper_core::run::{Notice, NoticeKey};
 use cronkeeper_core::term::{FencingToken, NodeName};
 
 /// How often the outbox is read: no event announces what other nodes add to it.
@@ -73,12 +73,12 @@ struct Term<'a> {
     sender: &'a Sender,
     token: FencingToken,
     /// All that exist.
-    numbers: BTreeSet<NoticeSeq>,
+    numbers: BTreeSet<NoticeKey>,
     /// Those that are read, at most [`MOST`] and [`AT_ONCE`].
-    notices: BTreeMap<NoticeSeq, Notice>,
-    unreadable: BTreeMap<NoticeSeq, Unreadable>,
+    notices: BTreeMap<NoticeKey, Notice>,
+    unreadable: BTreeMap<NoticeKey, Unreadable>,
     /// Those that cannot be sent or given up now, and are not kept in memory: of when they are.
-    let_go: BTreeMap<NoticeSeq, Timestamp>,
+    let_go: BTreeMap<NoticeKey, Timestamp>,
     channels: BTreeMap<ChannelName, ChannelState>,
     on_their_way: JoinSet<Result<Answer, Failed>>,
     deliveries: HashMap<Id, (ChannelName, Batch)>,
@@ -266,7 +266,7 @@ impl<'a> Term<'a> {
 
     async fn read(&mut self, jobs: &JobSet) {
         let outbox = &self.sender.outbox;
-        let numbers = match asked(outbox.numbers()).await {
+        let numbers = match asked(outbox.keys()).await {
             Ok(numbers) => numbers,
             failed => {
                 self.took(Use::Read, &failed, jobs);
@@ -287,9 +287,9 @@ impl<'a> Term<'a> {
     }
 
     /// What is to be read next: first the notifications that a channel's mark names, because it waits for them all.
-    fn to_read(&self) -> BTreeSet<NoticeSeq> {
+    fn to_read(&self) -> BTreeSet<NoticeKey> {
         let room = (MOST + AT_ONCE).saturating_sub(self.notices.len()).min(AT_ONCE);
-        let marked: BTreeSet<NoticeSeq> = self.channels.values().flat_map(ChannelState::marked).collect();
+        let marked: BTreeSet<NoticeKey> = self.channels.values().flat_map(ChannelState::marked).collect();
         let others = self.numbers.iter().copied().filter(|seq| !marked.contains(seq));
         let all = marked.iter().copied().chain(others);
         all.filter(|&seq| is_unread(seq, &self.numbers, &self.notices, &self.unreadable, &self.let_go))
@@ -298,7 +298,7 @@ impl<'a> Term<'a> {
     }
 
     /// Takes a notification as read.
-    fn take(&mut self, seq: NoticeSeq, read: Result<Notice, String>) {
+    fn take(&mut self, seq: NoticeKey, read: Result<Notice, String>) {
         let (why, is_newer) = match read {
             Ok(notice) if notice.v <= 1 => {
                 self.unreadable.remove(&seq);
@@ -322,12 +322,12 @@ impl<'a> Term<'a> {
     fn give_up_old(&mut self, jobs: &JobSet) {
         let limit = earlier(system::now().wall, LONGEST);
         let old = self.notices.iter().filter(|(_, notice)| notice.at < limit).map(|(seq, _)| *seq);
-        let old: BTreeSet<NoticeSeq> = old.collect();
+        let old: BTreeSet<NoticeKey> = old.collect();
         let too_many = self.notices.len().saturating_sub(MOST);
-        let too_many: BTreeSet<NoticeSeq> = self.notices.keys().copied().take(too_many).collect();
+        let too_many: BTreeSet<NoticeKey> = self.notices.keys().copied().take(too_many).collect();
         for (why, seqs) in [(TOO_OLD, &old), (TOO_MANY, &too_many)] {
             for (name, state) in &mut self.channels {
-                let wants = |seq: &&NoticeSeq| self.notices.get(seq).is_some_and(|it| is_wanted(jobs, it, name));
+                let wants = |seq: &&NoticeKey| self.notices.get(seq).is_some_and(|it| is_wanted(jobs, it, name));
                 let count = state.give_up(&seqs.iter().filter(wants).copied().collect());
                 if count > 0 {
                     given_up(&self.sender.health, name, count, why);
@@ -337,7 +337,7 @@ impl<'a> Term<'a> {
         // What a channel cannot give up, because its record cannot be used, stays in the store alone; and so does what
         // another leader may be able to send.
         let is_stuck = |name: &ChannelName| self.channels.get(name).is_some_and(ChannelState::is_stuck);
-        let is_let_go = |seq: &NoticeSeq, notice: &Notice| match jobs.wanted_by(notice.kind, notice.job.as_ref()) {
+        let is_let_go = |seq: &NoticeKey, notice: &Notice| match jobs.wanted_by(notice.kind, notice.job.as_ref()) {
             Some(wanted) => (old.contains(seq) || too_many.contains(seq)) && wanted.iter().any(is_stuck),
             None => too_many.contains(seq),
         };
@@ -354,14 +354,14 @@ impl<'a> Term<'a> {
                 return POLL;
             }
             let state = self.channels.entry(name.clone()).or_default();
-            let marked: BTreeSet<NoticeSeq> = state.marked().collect();
+            let marked: BTreeSet<NoticeKey> = state.marked().collect();
             // A message that another leader began is sent as it was, though this one's file lacks some of its jobs.
-            let is_for = |(seq, notice): &(&NoticeSeq, &Notice)| match jobs.wanted_by(notice.kind, notice.job.as_ref())
+            let is_for = |(seq, notice): &(&NoticeKey, &Notice)| match jobs.wanted_by(notice.kind, notice.job.as_ref())
             {
                 Some(wanted) => wanted.contains(name),
                 None => marked.contains(seq),
             };
-            let wanted: BTreeMap<NoticeSeq, &Notice> =
+            let wanted: BTreeMap<NoticeKey, &Notice> =
                 self.notices.iter().filter(is_for).map(|(seq, notice)| (*seq, notice)).collect();
             let pending = wanted.keys().filter(|seq| !state.is_done(**seq)).count();
             sender.health.change(name, |health| health.pending = pending as u64);
@@ -369,7 +369,7 @@ impl<'a> Term<'a> {
                 return POLL;
             }
             let is_unread =
-                |&seq: &NoticeSeq| is_unread(seq, &self.numbers, &self.notices, &self.unreadable, &self.let_go);
+                |&seq: &NoticeKey| is_unread(seq, &self.numbers, &self.notices, &self.unreadable, &self.let_go);
             let waiting = Waiting { wanted, marks_unread: marked.iter().any(is_unread) };
             let now = system::now();
             match state.next(name, &waiting, channel.every, now.up) {
@@ -483,7 +483,7 @@ impl<'a> Term<'a> {
     async fn clear(&mut self, jobs: &JobSet) {
         let limit = earlier(system::now().wall, LONGEST);
         // With the name and the reason if it is lost with that.
-        let mut gone: BTreeMap<NoticeSeq, Option<(String, String)>> = BTreeMap::new();
+        let mut gone: BTreeMap<NoticeKey, Option<(String, String)>> = BTreeMap::new();
         for (seq, notice) in &self.notices {
             let lost = |why: &str| Some((notice.id.clone(), why.to_owned()));
             match jobs.wanted_by(notice.kind, notice.job.as_ref()) {
@@ -518,7 +518,7 @@ impl<'a> Term<'a> {
         self.sender.health.keep(|name| jobs.channels.contains_key(name));
     }
 
-    async fn remove(&mut self, gone: BTreeMap<NoticeSeq, Option<(String, String)>>, jobs: &JobSet) {
+    async fn remove(&mut self, gone: BTreeMap<NoticeKey, Option<(String, String)>>, jobs: &JobSet) {
         if gone.is_empty() {
             return;
         }
@@ -563,11 +563,11 @@ enum Use {
 
 /// True if it exists, and may still become known.
 fn is_unread(
-    seq: NoticeSeq,
-    existing: &BTreeSet<NoticeSeq>,
-    notices: &BTreeMap<NoticeSeq, Notice>,
-    unreadable: &BTreeMap<NoticeSeq, Unreadable>,
-    let_go: &BTreeMap<NoticeSeq, Timestamp>,
+    seq: NoticeKey,
+    existing: &BTreeSet<NoticeKey>,
+    notices: &BTreeMap<NoticeKey, Notice>,
+    unreadable: &BTreeMap<NoticeKey, Unreadable>,
+    let_go: &BTreeMap<NoticeKey, Timestamp>,
 ) -> bool {
     existing.contains(&seq)
         && !notices.contains_key(&seq)
@@ -586,12 +586,12 @@ fn nodes(status: &Status) -> Nodes {
     }
 }
 
-fn path(seq: NoticeSeq) -> String {
-    format!("outbox/{}", seq.0)
+fn path(seq: NoticeKey) -> String {
+    format!("outbox/{seq}")
 }
 
 /// Writes a channel's record, if nobody else has. False: it is not as it is here.
-async fn write(state: &mut ChannelState, name: &ChannelName, existing: &BTreeSet<NoticeSeq>, sender: &Sender) -> bool {
+async fn write(state: &mut ChannelState, name: &ChannelName, existing: &BTreeSet<NoticeKey>, sender: &Sender) -> bool {
     let Some(entry) = state.record(existing) else { return false };
     match asked(sender.outbox.put_channel(name.clone(), entry.record, entry.at)).await {
         Ok(version) => {

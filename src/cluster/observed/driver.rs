@@ -888,8 +888,8 @@ impl<S: Store, K: Clock> Driver<S, K> {
             (BTreeSet::new(), BTreeSet::from([paths::LEADER, paths::NODES].map(str::to_owned)));
         for watched in self.watches.wanted() {
             match watched {
-                Wanted::Meta(path) | Wanted::Record(path) if plan::may_be_entry(&path) => _ = paths.insert(path),
-                Wanted::Names(folder) if plan::may_be_entry(&paths::under(&folder, "")) => _ = folders.insert(folder),
+                Wanted::Meta(path) | Wanted::Record(path) if paths::may_be_entry(&path) => _ = paths.insert(path),
+                Wanted::Names(folder) if paths::may_be_entry(&paths::under(&folder, "")) => _ = folders.insert(folder),
                 Wanted::Meta(_) | Wanted::Record(_) | Wanted::Names(_) | Wanted::Nonce(_) => {}
             }
         }

@@ -103,8 +103,13 @@ impl Known {
             (Wanted::Names(path), Found::Names(names)) => {
                 if let Some((next, _)) = self.numbers.get_mut(&path) {
                     // Nobody has counted so far: a higher number is not one of ours.
-                    let highest = names.iter().filter_map(|(name, _)| number_of_ours(number(name)?)).max();
+                    let taken: BTreeSet<i64> = names.iter().filter_map(|(name, _)| number(name)).collect();
+                    let highest = taken.iter().copied().filter_map(number_of_ours).max();
                     *next = (*next).max(highest.map_or(0, |highest| highest + 1));
+                    // Somebody else may have written just this one.
+                    while taken.contains(next) {
+                        *next += 1;
+                    }
                 }
                 self.emptied.insert(path, names.is_empty());
             }
@@ -151,7 +156,7 @@ pub fn needs(ops: &[Op], known: &Known) -> Vec<Wanted> {
                 wanted.extend(folders_above(&paths::under(folder, "")).filter_map(unknown));
             }
             Op::Create { path, .. } => wanted.extend(folders_above(path).filter_map(unknown)),
-            Op::Set { path, .. } if may_be_entry(path) => wanted.push(Wanted::Record(path.clone())),
+            Op::Set { path, .. } if paths::may_be_entry(path) => wanted.push(Wanted::Record(path.clone())),
             Op::Delete { path, .. } if may_be_folder(path) => {
                 wanted.extend([Wanted::Names(path.clone()), Wanted::Meta(path.clone())]);
             }
@@ -170,13 +175,13 @@ pub fn needs(ops: &[Op], known: &Known) -> Vec<Wanted> {
 
 /// The folders of a new record that are records too: those of histories, and of locks.
 fn folders_above(path: &str) -> impl Iterator<Item = &str> {
-    let is_of_lock = !is_of_ledger(path) && paths::parent(path) != paths::LEADER;
+    let is_of_lock = !paths::is_of_ledger(path) && paths::parent(path) != paths::LEADER;
     paths::ancestors(path).filter(move |above| is_of_lock || paths::is_job_history(above))
 }
 
 /// True for folders that are records: those of histories, and of locks.
 fn may_be_folder(path: &str) -> bool {
-    let is_of_lock = !is_of_ledger(path) && paths::parent(path) != paths::LEADER;
+    let is_of_lock = !paths::is_of_ledger(path) && paths::parent(path) != paths::LEADER;
     paths::is_job_history(path) || is_of_lock && number(paths::name(path)).is_none()
 }
 
@@ -420,20 +425,9 @@ pub fn number(name: &str) -> Option<i64> {
     if digits < LEAST_DIGITS { None } else { name[name.len() - digits..].parse().ok() }
 }
 
-/// True for what is below the folder of the ledger.
-fn is_of_ledger(path: &str) -> bool {
-    path == paths::ROOT || path.strip_prefix(paths::ROOT).is_some_and(|rest| rest.starts_with('/'))
-}
-
-/// True where entries are: candidates, members, and those of locks.
-pub fn may_be_entry(path: &str) -> bool {
-    let is_folder_of_all = paths::parent(path).is_empty();
-    !is_folder_of_all && (!is_of_ledger(path) || paths::parent(path) == paths::NODES)
-}
-
 /// What to read for what is known of a record. Folders of locks are found by what is below them.
 pub fn stat_of(path: &str) -> Vec<Wanted> {
-    match !is_of_ledger(path) || may_be_entry(path) {
+    match !paths::is_of_ledger(path) || paths::may_be_entry(path) {
         true => vec![Wanted::Record(path.to_owned()), Wanted::Names(path.to_owned())],
         false => vec![Wanted::Meta(path.to_owned())],
     }
@@ -448,7 +442,7 @@ fn wrap(data: &[u8], session: Option<&SessionId>) -> Vec<u8> {
 
 /// The session of an entry, and its data.
 pub fn unwrap(path: &str, data: Vec<u8>) -> (Option<SessionId>, Vec<u8>) {
-    if !may_be_entry(path) || data.first() != Some(&ENTRY) {
+    if !paths::may_be_entry(path) || data.first() != Some(&ENTRY) {
         return (None, data);
     }
     let Some(end) = data.iter().position(|&byte| byte == b'\n') else { return (None, data) };
@@ -565,6 +559,16 @@ mod tests {
             known.learn(Wanted::Names(paths::TRIGGERS.into()), Found::Names(names.into()));
             assert_eq!(known.numbers[paths::TRIGGERS], (next, Some(Version(5))), "{data}");
         }
+    }
+
+    #[test]
+    fn a_number_that_somebody_else_has_taken_is_not_tried_for_ever() {
+        let mut known = Known::default();
+        known.learn(Wanted::Record(numbers_path(paths::TRIGGERS)), Found::Record(None));
+        let forged = i64::MAX / 2 - 1;
+        let names = [forged, forged + 1].map(|number| (number.to_string(), Meta::default()));
+        known.learn(Wanted::Names(paths::TRIGGERS.into()), Found::Names(names.into()));
+        assert_eq!(known.numbers[paths::TRIGGERS].0, forged + 2);
     }
 
     #[test]

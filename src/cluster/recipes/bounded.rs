@@ -31,6 +31,8 @@ pub const NODES: Records = Records { total: 4 << 20, ..SMALL };
 pub const RUNS: Records = Records { bytes: 32 << 10, count: 50, total: 64 << 20 };
 /// History records: at worst some 45 KiB each, those of a run and the end of its output.
 pub const HISTORY: Records = Records { bytes: 64 << 10, count: 20, total: 64 << 20 };
+/// Channels: at worst 30 bytes for each of the notifications that wait, of which there are some thousands.
+pub const CHANNELS: Records = Records { bytes: 256 << 10, count: 1, total: 256 << 10 };
 /// Records of any kind.
 pub const ANY: Records = Records { count: 200, ..HISTORY };
 

@@ -9,14 +9,14 @@ use crate::paths;
 use crate::tree::{AtVersion, CommitError, Error, Lend, Life, Op, Session};
 use cronkeeper_core::job::ChannelName;
 use cronkeeper_core::ledger::{ChannelEntry, OperatorError, OperatorFuture, Outbox};
-use cronkeeper_core::run::{ChannelRecord, Notice, NoticeSeq, Version};
+use cronkeeper_core::run::{ChannelRecord, Notice, NoticeKey, Version};
 
 impl<L: Lend> Outbox for LedgerReader<L> {
-    fn numbers(&self) -> OperatorFuture<'_, BTreeSet<NoticeSeq>> {
-        Box::pin(async move { read(async { numbers(&self.line().await?).await }.await) })
+    fn keys(&self) -> OperatorFuture<'_, BTreeSet<NoticeKey>> {
+        Box::pin(async move { read(async { keys(&self.line().await?).await }.await) })
     }
 
-    fn notices(&self, wanted: BTreeSet<NoticeSeq>) -> OperatorFuture<'_, BTreeMap<NoticeSeq, Result<Notice, String>>> {
+    fn notices(&self, wanted: BTreeSet<NoticeKey>) -> OperatorFuture<'_, BTreeMap<NoticeKey, Result<Notice, String>>> {
         Box::pin(async move { read(async { notices(&self.line().await?, &wanted).await }.await) })
     }
 
@@ -27,10 +27,10 @@ impl<L: Lend> Outbox for LedgerReader<L> {
         })
     }
 
-    fn remove(&self, numbers: BTreeSet<NoticeSeq>) -> OperatorFuture<'_, ()> {
+    fn remove(&self, keys: BTreeSet<NoticeKey>) -> OperatorFuture<'_, ()> {
         Box::pin(async move {
             let line = self.line().await.map_err(unwritten)?;
-            let paths: Vec<String> = numbers.into_iter().map(paths::notice).collect();
+            let paths: Vec<String> = keys.into_iter().map(paths::notice).collect();
             for paths in paths.chunks(context::MOST_DELETES.min(line.limits().jobs(1))) {
                 removed(&line, paths).await?;
             }
@@ -63,28 +63,29 @@ impl<L: Lend> Outbox for LedgerReader<L> {
     }
 }
 
-async fn numbers<C: Session>(client: &C) -> Result<BTreeSet<NoticeSeq>, SessionError> {
+async fn keys<C: Session>(client: &C) -> Result<BTreeSet<NoticeKey>, SessionError> {
     let names = context::names(client, paths::OUTBOX).await?;
-    Ok(names.iter().filter_map(|name| paths::notice_seq(name)).collect())
+    Ok(names.iter().filter_map(|name| NoticeKey::parse(name)).collect())
 }
 
 async fn notices<C: Session>(
     client: &C,
-    wanted: &BTreeSet<NoticeSeq>,
-) -> Result<BTreeMap<NoticeSeq, Result<Notice, String>>, SessionError> {
-    let names = wanted.iter().map(|seq| paths::name(&paths::notice(*seq)).to_owned()).collect();
+    wanted: &BTreeSet<NoticeKey>,
+) -> Result<BTreeMap<NoticeKey, Result<Notice, String>>, SessionError> {
+    let names = wanted.iter().map(NoticeKey::to_string).collect();
     let reads = context::get_history(client, paths::OUTBOX, names).await?;
     let found = reads.found.into_iter().map(|(name, data, _)| (name, bounded::HISTORY.parse(&data)));
     let unread = reads.unread.into_iter().map(|(name, error)| (name, Err(error.to_string())));
-    Ok(found.chain(unread).filter_map(|(name, read)| Some((paths::notice_seq(&name)?, read))).collect())
+    Ok(found.chain(unread).filter_map(|(name, read)| Some((NoticeKey::parse(&name)?, read))).collect())
 }
 
 async fn channel<C: Session>(client: &C, name: &ChannelName) -> Result<ChannelEntry, SessionError> {
     let path = paths::channel(name);
     match client.get(&path).await {
         Ok((data, stat)) => {
-            let record = bounded::HISTORY.parse(&data).unwrap_or_default();
-            Ok(ChannelEntry { record, at: Some(stat.version) })
+            let record = bounded::CHANNELS.parse(&data);
+            let is_damaged = record.is_err();
+            Ok(ChannelEntry { record: record.unwrap_or_default(), at: Some(stat.version), is_damaged })
         }
         Err(Error::Missing) => Ok(ChannelEntry::default()),
         Err(error) => Err(error).at(&path),

@@ -15,7 +15,7 @@ use super::requests;
 use crate::paths;
 use crate::tree::{AtVersion, Life, Op};
 use cronkeeper_core::ledger::{Bell, Change, Write};
-use cronkeeper_core::run::{HistoryRecord, JobRecord, Nonce, Notice, RunId, RunRecord, Version};
+use cronkeeper_core::run::{HistoryRecord, JobRecord, Nonce, Notice, NoticeKey, RunId, RunRecord, Version};
 use cronkeeper_core::term::NodeName;
 
 /// A change in the words of a multi.
@@ -96,13 +96,12 @@ pub fn bells<'r>(rung: impl IntoIterator<Item = &'r Rung>) -> Vec<Op> {
 
 /// The operations that leave these notifications.
 pub fn notices(notices: &[Notice]) -> impl Iterator<Item = Op> {
-    let append = |notice: &Notice| Op::Append {
-        folder: paths::OUTBOX.to_owned(),
-        prefix: String::new(),
+    let create = |notice: &Notice| Op::Create {
+        path: paths::notice(NoticeKey::of(notice)),
         data: json(notice),
         life: Life::Lasting,
     };
-    notices.iter().map(append)
+    notices.iter().map(create)
 }
 
 /// The runs that the leader's bell names; `None` if nobody knows which.

@@ -12,7 +12,7 @@ use super::read::parsed;
 use super::reader::SoloReader;
 use cronkeeper_core::job::ChannelName;
 use cronkeeper_core::ledger::{ChannelEntry, OperatorFuture, Outbox};
-use cronkeeper_core::run::{ChannelRecord, Notice, NoticeSeq, Version};
+use cronkeeper_core::run::{ChannelRecord, Notice, NoticeKey, Version};
 
 /// True if the tables exist; otherwise [`make_tables`] creates them.
 pub(super) fn has_tables(db: &Connection) -> rusqlite::Result<bool> {
@@ -20,50 +20,51 @@ pub(super) fn has_tables(db: &Connection) -> rusqlite::Result<bool> {
 }
 
 pub(super) fn make_tables(tx: &Transaction<'_>) -> rusqlite::Result<()> {
-    // AUTOINCREMENT, because what is known of a channel names notifications by their numbers.
     tx.execute_batch(
-        "CREATE TABLE IF NOT EXISTS outbox (seq INTEGER PRIMARY KEY AUTOINCREMENT, record TEXT NOT NULL);
+        "CREATE TABLE IF NOT EXISTS outbox (notice TEXT PRIMARY KEY, record TEXT NOT NULL) WITHOUT ROWID;
          CREATE TABLE IF NOT EXISTS channels
              (channel TEXT PRIMARY KEY, version INTEGER NOT NULL, record TEXT NOT NULL) WITHOUT ROWID;",
     )
 }
 
-/// Adds a notification.
+/// Adds a notification, unless it is there.
 pub(super) fn add(tx: &Transaction<'_>, notice: &Notice) -> rusqlite::Result<()> {
-    tx.prepare_cached("INSERT INTO outbox (record) VALUES (?1)")?.execute(params![Json(notice)]).map(drop)
+    let sql = "INSERT OR IGNORE INTO outbox (notice, record) VALUES (?1, ?2)";
+    tx.prepare_cached(sql)?.execute(params![NoticeKey::of(notice).to_string(), Json(notice)]).map(drop)
 }
 
-fn numbers(db: &Connection) -> rusqlite::Result<BTreeSet<NoticeSeq>> {
-    let mut statement = db.prepare("SELECT seq FROM outbox")?;
-    let rows = statement.query_map([], |row| Ok(NoticeSeq(row.get::<_, i64>(0)?.cast_unsigned())))?;
-    rows.collect()
+fn keys(db: &Connection) -> rusqlite::Result<BTreeSet<NoticeKey>> {
+    let mut statement = db.prepare("SELECT notice FROM outbox")?;
+    let rows = statement.query_map([], |row| Ok(NoticeKey::parse(&row.get::<_, String>(0)?)))?;
+    rows.filter_map(Result::transpose).collect()
 }
 
 fn notices(
     db: &Connection,
-    wanted: &BTreeSet<NoticeSeq>,
-) -> rusqlite::Result<BTreeMap<NoticeSeq, Result<Notice, String>>> {
-    let mut statement = db.prepare("SELECT record FROM outbox WHERE seq = ?1")?;
+    wanted: &BTreeSet<NoticeKey>,
+) -> rusqlite::Result<BTreeMap<NoticeKey, Result<Notice, String>>> {
+    let mut statement = db.prepare("SELECT record FROM outbox WHERE notice = ?1")?;
     let mut found = BTreeMap::new();
-    for &seq in wanted {
-        let text: Option<String> = statement.query_row([seq.0.cast_signed()], |row| row.get(0)).optional()?;
-        found.extend(text.map(|text| (seq, parsed(&text))));
+    for &key in wanted {
+        let text: Option<String> = statement.query_row([key.to_string()], |row| row.get(0)).optional()?;
+        found.extend(text.map(|text| (key, parsed(&text))));
     }
     Ok(found)
 }
 
-fn remove(tx: &Transaction<'_>, numbers: &BTreeSet<NoticeSeq>) -> rusqlite::Result<()> {
-    let mut statement = tx.prepare("DELETE FROM outbox WHERE seq = ?1")?;
-    numbers.iter().try_for_each(|seq| statement.execute([seq.0.cast_signed()]).map(drop))
+fn remove(tx: &Transaction<'_>, keys: &BTreeSet<NoticeKey>) -> rusqlite::Result<()> {
+    let mut statement = tx.prepare("DELETE FROM outbox WHERE notice = ?1")?;
+    keys.iter().try_for_each(|key| statement.execute([key.to_string()]).map(drop))
 }
 
 fn channel(db: &Connection, name: &ChannelName) -> rusqlite::Result<ChannelEntry> {
     let sql = "SELECT version, record FROM channels WHERE channel = ?1";
     let row = |row: &rusqlite::Row<'_>| Ok((Version(row.get(0)?), row.get::<_, String>(1)?));
     let found = db.query_row(sql, [name.as_str()], row).optional()?;
-    Ok(found.map_or_else(ChannelEntry::default, |(version, text)| ChannelEntry {
-        record: parsed(&text).unwrap_or_default(),
-        at: Some(version),
+    Ok(found.map_or_else(ChannelEntry::default, |(version, text)| {
+        let record = parsed(&text);
+        let is_damaged = record.is_err();
+        ChannelEntry { record: record.unwrap_or_default(), at: Some(version), is_damaged }
     }))
 }
 
@@ -83,12 +84,12 @@ fn put_channel(
 }
 
 impl Outbox for SoloReader {
-    fn numbers(&self) -> OperatorFuture<'_, BTreeSet<NoticeSeq>> {
+    fn keys(&self) -> OperatorFuture<'_, BTreeSet<NoticeKey>> {
         let ledger = self.ledger.clone();
-        Box::pin(on_blocking_thread(move || numbers(&open(&ledger)?)))
+        Box::pin(on_blocking_thread(move || keys(&open(&ledger)?)))
     }
 
-    fn notices(&self, wanted: BTreeSet<NoticeSeq>) -> OperatorFuture<'_, BTreeMap<NoticeSeq, Result<Notice, String>>> {
+    fn notices(&self, wanted: BTreeSet<NoticeKey>) -> OperatorFuture<'_, BTreeMap<NoticeKey, Result<Notice, String>>> {
         let ledger = self.ledger.clone();
         Box::pin(on_blocking_thread(move || notices(&open(&ledger)?, &wanted)))
     }
@@ -98,9 +99,9 @@ impl Outbox for SoloReader {
         Box::pin(on_blocking_thread(move || write(&ledger, |tx| add(tx, &notice))))
     }
 
-    fn remove(&self, numbers: BTreeSet<NoticeSeq>) -> OperatorFuture<'_, ()> {
+    fn remove(&self, keys: BTreeSet<NoticeKey>) -> OperatorFuture<'_, ()> {
         let ledger = self.ledger.clone();
-        Box::pin(on_blocking_thread(move || write(&ledger, |tx| remove(tx, &numbers))))
+        Box::pin(on_blocking_thread(move || write(&ledger, |tx| remove(tx, &keys))))
     }
 
     fn channel(&self, name: ChannelName) -> OperatorFuture<'_, ChannelEntry> {

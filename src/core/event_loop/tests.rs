@@ -19,7 +19,7 @@ use crate::ledger::{
 use crate::process::{self, NotSent, Order, Recorded};
 use crate::run::journal::{JournalEntry, JournalState, RecoveredRun};
 use crate::run::{
-    ChannelRecord, Drain, HandoverRequest, HistoryRecord, KillRequest, NotRecounted, Notice, NoticeSeq, Outcome, Pause,
+    ChannelRecord, Drain, HandoverRequest, HistoryRecord, KillRequest, NotRecounted, Notice, NoticeKey, Outcome, Pause,
     RecountRequest, Recounted, Resume, RunEnd, RunId, RunState, Traces, TriggerRecord, Version,
 };
 use crate::term::NodeName;
@@ -201,11 +201,11 @@ impl Operator for NoReader {
 }
 
 impl Outbox for NoReader {
-    fn numbers(&self) -> OperatorFuture<'_, BTreeSet<NoticeSeq>> {
+    fn keys(&self) -> OperatorFuture<'_, BTreeSet<NoticeKey>> {
         unimplemented!()
     }
 
-    fn notices(&self, _: BTreeSet<NoticeSeq>) -> OperatorFuture<'_, BTreeMap<NoticeSeq, Result<Notice, String>>> {
+    fn notices(&self, _: BTreeSet<NoticeKey>) -> OperatorFuture<'_, BTreeMap<NoticeKey, Result<Notice, String>>> {
         unimplemented!()
     }
 
@@ -213,7 +213,7 @@ impl Outbox for NoReader {
         unimplemented!()
     }
 
-    fn remove(&self, _: BTreeSet<NoticeSeq>) -> OperatorFuture<'_, ()> {
+    fn remove(&self, _: BTreeSet<NoticeKey>) -> OperatorFuture<'_, ()> {
         unimplemented!()
     }
 

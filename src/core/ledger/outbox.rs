@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::OperatorFuture;
 use crate::job::ChannelName;
-use crate::run::{ChannelRecord, Notice, NoticeSeq, Version};
+use crate::run::{ChannelRecord, Notice, NoticeKey, Version};
 
 /// The record of a channel as read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -14,19 +14,21 @@ pub struct ChannelEntry {
     pub record: ChannelRecord,
     /// `None` if there is no record.
     pub at: Option<Version>,
+    /// There is one that cannot be read, so that all that waits may have been sent.
+    pub is_damaged: bool,
 }
 
 /// Reads and writes the outbox. The caller limits how long to wait. Each request may be repeated.
 pub trait Outbox: Send + Sync {
-    /// The numbers of all notifications.
-    fn numbers(&self) -> OperatorFuture<'_, BTreeSet<NoticeSeq>>;
+    /// The keys of all notifications.
+    fn keys(&self) -> OperatorFuture<'_, BTreeSet<NoticeKey>>;
     /// These notifications. Leaves out those that are gone; `Err` is the reason why one cannot be read.
-    fn notices(&self, numbers: BTreeSet<NoticeSeq>) -> OperatorFuture<'_, BTreeMap<NoticeSeq, Result<Notice, String>>>;
-    /// Adds a notification.
+    fn notices(&self, keys: BTreeSet<NoticeKey>) -> OperatorFuture<'_, BTreeMap<NoticeKey, Result<Notice, String>>>;
+    /// Adds a notification, unless it is there.
     fn add(&self, notice: Notice) -> OperatorFuture<'_, ()>;
     /// Removes these notifications, as far as they are there.
-    fn remove(&self, numbers: BTreeSet<NoticeSeq>) -> OperatorFuture<'_, ()>;
-    /// What is known of a channel. A record that cannot be read counts as one that says nothing.
+    fn remove(&self, keys: BTreeSet<NoticeKey>) -> OperatorFuture<'_, ()>;
+    /// What is known of a channel. A record that cannot be parsed says nothing, and is damaged.
     fn channel(&self, name: ChannelName) -> OperatorFuture<'_, ChannelEntry>;
     /// Replaces what is known of a channel, if nobody else has since `at`. Returns the new version; `None` if somebody
     /// has.

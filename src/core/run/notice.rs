@@ -2,7 +2,7 @@
 //! delivered.
 //!
 //! ```text
-//!   end, skip, alarm ── one commit ──► outbox/<seq> ── the leader ──► channels ── all delivered ──► removed
+//!   end, skip, alarm ── one commit ──► outbox/<key> ── the leader ──► channels ── all delivered ──► removed
 //!                                                        │
 //!                                       channels/<name>: what is being sent, what is delivered
 //! ```
@@ -11,24 +11,76 @@
 //! leader knows which messages may have arrived.
 
 use std::collections::BTreeSet;
+use std::fmt;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::{Outcome, RaisedAlarm, RunEnd, RunId, Skip, SkipReason, millis};
 use crate::escape::short;
-use crate::job::{Alarm, AlarmLimits, JobName, NoticeKind};
+use crate::job::{Alarm, AlarmLimits, Digest, JobName, NoticeKind};
 use crate::term::{FencingToken, NodeName};
 
 /// Most characters of a detail.
 const LONGEST_DETAIL: usize = 300;
 
-/// The number of a notification in the ledger: later ones have larger numbers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct NoticeSeq(pub u64);
+/// The name of a notification in the ledger: the time of the fact and a digest of its id, so that later ones have later
+/// names, and whoever writes a fact again writes the same name.
+///
+/// Not a number that the service counts: on a store all nodes would write the counter, and a burst of failures on one of
+/// them would hold up what the leader begins.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct NoticeKey {
+    /// Milliseconds since 1970.
+    at: u64,
+    digest: u64,
+}
 
-/// The ledger's `outbox/<seq>`: a notification that is not delivered yet.
+impl NoticeKey {
+    pub fn of(notice: &Notice) -> Self {
+        // Digests are hexadecimal.
+        let digest = u64::from_str_radix(Digest::of(notice.id.as_bytes()).as_str(), 16).unwrap_or_default();
+        Self { at: u64::try_from(notice.at.as_millisecond()).unwrap_or_default(), digest }
+    }
+
+    /// `None` if no notification has this name.
+    pub fn parse(name: &str) -> Option<Self> {
+        let (at, digest) = name.split_at_checked(11)?;
+        let number = |digits: &str| u64::from_str_radix(digits, 16).ok();
+        let key = Self { at: number(at)?, digest: number(digest)? };
+        // Each has one name.
+        (key.to_string() == name).then_some(key)
+    }
+}
+
+impl fmt::Display for NoticeKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:011x}{:016x}", self.at, self.digest)
+    }
+}
+
+impl fmt::Debug for NoticeKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl TryFrom<String> for NoticeKey {
+    type Error = String;
+
+    fn try_from(name: String) -> Result<Self, String> {
+        Self::parse(&name).ok_or_else(|| format!("`{name}` is not the name of a notification"))
+    }
+}
+
+impl From<NoticeKey> for String {
+    fn from(key: NoticeKey) -> Self {
+        key.to_string()
+    }
+}
+
+/// The ledger's `outbox/<key>`: a notification that is not delivered yet.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Notice {
     /// Format version of the record.
@@ -106,14 +158,19 @@ impl Notice {
 
     /// The notifications for the end of a run. `before`: the outcome of the end that it is compared with.
     pub fn of_end(end: &RunEnd, before: Option<Outcome>) -> Vec<Self> {
+        Self::kinds_of_end(end, before).map(|kind| Self::of_kind(kind, end)).collect()
+    }
+
+    /// The kinds of these notifications.
+    pub fn kinds_of_end(end: &RunEnd, before: Option<Outcome>) -> impl Iterator<Item = NoticeKind> {
         let is_success = end.outcome == Outcome::Success;
-        let happened = |kind: &NoticeKind| match kind {
+        let happened = move |kind: &NoticeKind| match kind {
             NoticeKind::Failure => !is_success,
             NoticeKind::Recovery => is_success && before.is_some_and(|before| before != Outcome::Success),
             NoticeKind::Output => !end.tail.is_empty(),
             _ => false,
         };
-        end.run.notify.iter().copied().filter(happened).map(|kind| Self::of_kind(kind, end)).collect()
+        end.run.notify.iter().copied().filter(happened)
     }
 
     fn of_kind(kind: NoticeKind, end: &RunEnd) -> Self {
@@ -183,14 +240,14 @@ pub struct ChannelRecord {
     pub sending: Option<Sending>,
     /// Notifications that this channel no longer needs, but that are kept for other channels.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
-    pub done: BTreeSet<NoticeSeq>,
+    pub done: BTreeSet<NoticeKey>,
 }
 
 /// A message on its way.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sending {
     /// What it is about.
-    pub notices: BTreeSet<NoticeSeq>,
+    pub notices: BTreeSet<NoticeKey>,
     /// The message's id, which is that of every further copy.
     pub id: String,
     /// The node that sends it.
@@ -225,6 +282,21 @@ mod tests {
     }
 
     #[test]
+    fn a_key_is_that_of_its_fact_and_later_facts_have_later_keys() {
+        let end = end(Outcome::Failure, "x", &ALL);
+        let [failure, output] = &Notice::of_end(&end, None)[..] else { panic!("two") };
+        let keys = [failure, output].map(NoticeKey::of);
+        assert!(keys[0] != keys[1] && keys[0] == NoticeKey::of(&Notice { tail: "y".into(), ..failure.clone() }));
+        let name = keys[0].to_string();
+        assert_eq!(NoticeKey::parse(&name), Some(keys[0]));
+        let later = Notice { at: failure.at + std::time::Duration::from_millis(1), ..failure.clone() };
+        assert!(keys.iter().all(|key| *key < NoticeKey::of(&later)));
+        for bad in ["", "0000000007", "ä", &format!("+{}", &name[1..]), &name.replace('0', "O"), &format!("{name}0")] {
+            assert_eq!(NoticeKey::parse(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
     fn the_same_fact_has_the_same_id_whoever_writes_it() {
         let end = end(Outcome::Failure, "", &ALL);
         let by_another = RunEnd { run: super::super::RunRecord { attempt: 2, ..end.run.clone() }, ..end.clone() };
@@ -237,10 +309,14 @@ mod tests {
         let notice = Notice::of_end(&end(Outcome::Failure, "x", &ALL), None).remove(0);
         let json = serde_json::to_value(&notice).unwrap();
         assert_eq!(serde_json::from_value::<Notice>(json).unwrap(), notice);
-        let sending = Sending { notices: [NoticeSeq(3)].into(), id: "a".into(), by: NodeName::new("n") };
-        let record = ChannelRecord { v: 1, sending: Some(sending), done: [NoticeSeq(1)].into() };
-        let json = r#"{"v":1,"sending":{"notices":[3],"id":"a","by":"n"},"done":[1]}"#;
+        let keys = ["000000000030123456789abcdef", "000000000010123456789abcdef"];
+        let [sent, done] = keys.map(|name| BTreeSet::from([NoticeKey::parse(name).unwrap()]));
+        let sending = Sending { notices: sent, id: "a".into(), by: NodeName::new("n") };
+        let record = ChannelRecord { v: 1, sending: Some(sending), done };
+        let [sent, done] = keys;
+        let json = format!(r#"{{"v":1,"sending":{{"notices":["{sent}"],"id":"a","by":"n"}},"done":["{done}"]}}"#);
         assert_eq!(serde_json::to_string(&record).unwrap(), json);
-        assert_eq!(serde_json::from_str::<ChannelRecord>(json).unwrap(), record);
+        assert_eq!(serde_json::from_str::<ChannelRecord>(&json).unwrap(), record);
+        assert!(serde_json::from_str::<ChannelRecord>(&json.replace(sent, "../jobs")).is_err());
     }
 }

@@ -7,8 +7,8 @@ use cronkeeper_core::run::ChannelRecord;
 const EVERY: Duration = Duration::from_secs(60);
 
 /// A number of a notification.
-fn seq(number: u64) -> NoticeSeq {
-    NoticeSeq(number)
+fn seq(number: u64) -> NoticeKey {
+    NoticeKey::parse(&format!("{number:011x}{:016x}", 0)).unwrap()
 }
 
 fn name() -> ChannelName {
@@ -25,9 +25,9 @@ fn notice(kind: NoticeKind, number: u64) -> Notice {
 
 /// A ledger with notices, and one process after the other that sends to one channel.
 struct World {
-    notices: BTreeMap<NoticeSeq, Notice>,
+    notices: BTreeMap<NoticeKey, Notice>,
     /// Those that exist and that the process has not read.
-    unread: BTreeSet<NoticeSeq>,
+    unread: BTreeSet<NoticeKey>,
     stored: ChannelEntry,
     state: ChannelState,
     now: Uptime,
@@ -54,7 +54,7 @@ impl World {
         let Some(entry) = self.state.record(&existing) else { return };
         assert_eq!(entry.at, self.stored.at, "compare and write");
         let version = entry.at.map_or(Version::FIRST, Version::next);
-        self.stored = ChannelEntry { record: entry.record, at: Some(version) };
+        self.stored = ChannelEntry { record: entry.record, at: Some(version), is_damaged: false };
         self.state.written(version);
     }
 
@@ -180,8 +180,11 @@ fn a_record_that_another_has_written_is_read_again() {
     let mut world = World::failures(1);
     let batch = world.message();
     world.answered(&batch, Fate::Delivered);
-    world.stored =
-        ChannelEntry { record: ChannelRecord { v: 1, sending: None, done: [seq(1)].into() }, at: Some(Version(7)) };
+    world.stored = ChannelEntry {
+        record: ChannelRecord { v: 1, sending: None, done: [seq(1)].into() },
+        at: Some(Version(7)),
+        is_damaged: false,
+    };
     world.state.superseded();
     assert_eq!(world.step(), Err(None));
 }
@@ -298,7 +301,7 @@ proptest! {
         turns in prop::collection::vec((0_u8..4, any::<bool>()), 0..30),
     ) {
         let mut world = World::failures(count);
-        let mut arrived: BTreeSet<NoticeSeq> = BTreeSet::new();
+        let mut arrived: BTreeSet<NoticeKey> = BTreeSet::new();
         let turns = turns.into_iter().chain(std::iter::repeat_n((0, false), 10));
         for (answer, dies) in turns {
             let done = |world: &World| world.stored.record.done.len() == count && !world.state.is_dirty;

@@ -17,10 +17,10 @@ type OnPut = Box<dyn Fn() + Send>;
 /// An outbox in memory.
 #[derive(Default)]
 struct Store {
-    notices: Mutex<BTreeMap<NoticeSeq, Result<Notice, String>>>,
+    notices: Mutex<BTreeMap<NoticeKey, Result<Notice, String>>>,
     channels: Mutex<BTreeMap<ChannelName, ChannelEntry>>,
     /// What was asked for, request by request.
-    read: Mutex<Vec<BTreeSet<NoticeSeq>>>,
+    read: Mutex<Vec<BTreeSet<NoticeKey>>>,
     added: Mutex<Vec<Notice>>,
     on_put: Mutex<Option<OnPut>>,
     /// So many requests for the numbers panic.
@@ -45,7 +45,7 @@ fn broken() -> OperatorError {
 }
 
 impl Outbox for Store {
-    fn numbers(&self) -> OperatorFuture<'_, BTreeSet<NoticeSeq>> {
+    fn keys(&self) -> OperatorFuture<'_, BTreeSet<NoticeKey>> {
         self.polls.fetch_add(1, Ordering::SeqCst);
         assert!(!counts_down(&self.panics), "as the test asks");
         Box::pin(async {
@@ -56,7 +56,7 @@ impl Outbox for Store {
         })
     }
 
-    fn notices(&self, wanted: BTreeSet<NoticeSeq>) -> OperatorFuture<'_, BTreeMap<NoticeSeq, Result<Notice, String>>> {
+    fn notices(&self, wanted: BTreeSet<NoticeKey>) -> OperatorFuture<'_, BTreeMap<NoticeKey, Result<Notice, String>>> {
         let all = self.notices.lock().unwrap().clone();
         let found = all.into_iter().filter(|(seq, _)| wanted.contains(seq)).collect();
         self.read.lock().unwrap().push(wanted);
@@ -71,7 +71,7 @@ impl Outbox for Store {
         Box::pin(async { Ok(()) })
     }
 
-    fn remove(&self, numbers: BTreeSet<NoticeSeq>) -> OperatorFuture<'_, ()> {
+    fn remove(&self, numbers: BTreeSet<NoticeKey>) -> OperatorFuture<'_, ()> {
         self.notices.lock().unwrap().retain(|seq, _| !numbers.contains(seq));
         Box::pin(async { Ok(()) })
     }
@@ -88,7 +88,7 @@ impl Outbox for Store {
         at: Option<Version>,
     ) -> OperatorFuture<'_, Option<Version>> {
         let version = at.map_or(Version::FIRST, Version::next);
-        self.channels.lock().unwrap().insert(name, ChannelEntry { record, at: Some(version) });
+        self.channels.lock().unwrap().insert(name, ChannelEntry { record, at: Some(version), is_damaged: false });
         if let Some(on_put) = self.on_put.lock().unwrap().take() {
             on_put();
         }
@@ -127,7 +127,7 @@ impl World {
         Term::new(&self.sender, self.sender.leads().unwrap())
     }
 
-    fn numbers(&self) -> Vec<NoticeSeq> {
+    fn numbers(&self) -> Vec<NoticeKey> {
         self.store.notices.lock().unwrap().keys().copied().collect()
     }
 
@@ -137,25 +137,25 @@ impl World {
 }
 
 /// A number of a notification.
-fn seq(number: u64) -> NoticeSeq {
-    NoticeSeq(number)
+fn seq(number: u64) -> NoticeKey {
+    NoticeKey::parse(&format!("{number:011x}{:016x}", 0)).unwrap()
 }
 
 fn ops() -> ChannelName {
     ChannelName::parse("ops").unwrap()
 }
 
-fn notice(job: &str, kind: NoticeKind, number: u64, age: Duration) -> (NoticeSeq, Result<Notice, String>) {
+fn notice(job: &str, kind: NoticeKind, number: u64, age: Duration) -> (NoticeKey, Result<Notice, String>) {
     let at = earlier(system::now().wall, age);
     let notice = Notice::new(kind, format!("{job}.{number}/{}", kind.as_str()), at);
     (seq(number), Ok(Notice { job: Some(JobName::parse(job).unwrap()), ..notice }))
 }
 
-fn failure(job: &str, number: u64, age: Duration) -> (NoticeSeq, Result<Notice, String>) {
+fn failure(job: &str, number: u64, age: Duration) -> (NoticeKey, Result<Notice, String>) {
     notice(job, NoticeKind::Failure, number, age)
 }
 
-fn store(notices: impl IntoIterator<Item = (NoticeSeq, Result<Notice, String>)>) -> Store {
+fn store(notices: impl IntoIterator<Item = (NoticeKey, Result<Notice, String>)>) -> Store {
     Store { notices: Mutex::new(notices.into_iter().collect()), ..Store::default() }
 }
 
@@ -174,11 +174,11 @@ const OLD: Duration = Duration::from_secs(25 * 3600);
 
 #[tokio::test]
 async fn the_mark_of_a_predecessor_stays_and_its_notices_are_read_first() {
-    let marked: BTreeSet<NoticeSeq> = (1_200..1_210).map(seq).collect();
+    let marked: BTreeSet<NoticeKey> = (1_200..1_210).map(seq).collect();
     let store = store((0..1_500).map(|number| failure("known", number, NEW)));
     let sending = Sending { notices: marked.clone(), id: "0".repeat(32), by: NodeName::new("host-b") };
     let record = ChannelRecord { v: 1, sending: Some(sending.clone()), done: BTreeSet::new() };
-    store.channels.lock().unwrap().insert(ops(), ChannelEntry { record, at: Some(Version::FIRST) });
+    store.channels.lock().unwrap().insert(ops(), ChannelEntry { record, at: Some(Version::FIRST), is_damaged: false });
     let world = World::new(store);
     let mut term = world.term();
     turn(&mut term).await;
@@ -210,7 +210,7 @@ async fn a_message_that_another_leader_began_is_sent_as_it_was() {
     let notices = BTreeSet::from([seq(1), seq(2)]);
     let sending = Sending { notices: notices.clone(), id: "0".repeat(32), by: NodeName::new("host-b") };
     let record = ChannelRecord { v: 1, sending: Some(sending), done: BTreeSet::new() };
-    store.channels.lock().unwrap().insert(ops(), ChannelEntry { record, at: Some(Version::FIRST) });
+    store.channels.lock().unwrap().insert(ops(), ChannelEntry { record, at: Some(Version::FIRST), is_damaged: false });
     let world = World::new(store);
     let mut term = world.term();
     turn(&mut term).await;

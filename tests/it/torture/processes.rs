@@ -2,6 +2,7 @@
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Command, ExitStatus, Stdio};
+use std::sync::mpsc;
 
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -153,13 +154,18 @@ impl Init {
             for (key, _) in std::env::vars().filter(|(key, _)| key.starts_with("CRONKEEPER_")) {
                 command.env_remove(key);
             }
+            command.args(["--log-format", "json"]);
             command.arg("--state-dir").arg(dir.path().join("state")).stderr(Stdio::piped());
         })
         .unwrap();
-        let mut log = BufReader::new(unshare.take(|child| child.stderr.take())).lines();
-        let has_run = log.by_ref().map_while(Result::ok).any(|line| line.contains("run.finished"));
-        assert!(has_run, "it ended before a job did");
-        std::thread::spawn(move || log.map_while(Result::ok).for_each(drop));
+        let log = BufReader::new(unshare.take(|child| child.stderr.take())).lines();
+        let (sender, finished) = mpsc::channel();
+        // To its end, so that the daemon can always write.
+        std::thread::spawn(move || {
+            let ends = log.map_while(Result::ok).filter(|line| line.contains(r#""event":"run.finished""#));
+            ends.for_each(|end| drop(sender.send(end)));
+        });
+        finished.recv_timeout(LONG).expect("a job ends");
         Self { unshare, _dir: dir }
     }
 

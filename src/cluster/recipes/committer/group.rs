@@ -53,6 +53,8 @@ pub struct Group {
     made: BTreeSet<String>,
     /// Bells that cannot be rung.
     silent: BTreeSet<String>,
+    /// Notifications that are there already, by their paths.
+    noticed: BTreeSet<String>,
     /// Notifications cannot be written: no change waits for that.
     is_mute: bool,
     /// True while an earlier try has no answer.
@@ -245,7 +247,8 @@ impl Group {
     fn notices(&self) -> impl Iterator<Item = Op> {
         let members = self.members.iter().filter(|_| !self.is_mute);
         let notices = |pending: &PendingCommit| pending.change.notices(self.lasts.compared(pending.id));
-        members.flat_map(move |pending| transaction::notices(&notices(pending)).collect::<Vec<_>>())
+        let all = members.flat_map(move |pending| transaction::notices(&notices(pending)).collect::<Vec<_>>());
+        all.filter(|op| !changed(op).is_some_and(|path| self.noticed.contains(path)))
     }
 
     /// Number of the operations before those of the changes.
@@ -401,11 +404,17 @@ impl Group {
 
     /// Says what follows if this notification or bell failed: no change waits for it.
     fn drop_failed_hint(&mut self, index: usize, error: &Error) -> GroupFailure {
-        let Some(index) = index.checked_sub(self.notices().count()) else {
+        let notices: Vec<Op> = self.notices().collect();
+        if let Some(notice) = notices.get(index) {
+            // Whoever wrote the same fact before has left it, as after a commit that the service has lost.
+            if *error == Error::Exists {
+                self.noticed.extend(changed(notice).map(str::to_owned));
+                return GroupFailure::Rewritten;
+            }
             self.is_mute = true;
             return GroupFailure::OutboxClosed;
-        };
-        let Some(bell) = self.bells().nth(index) else { return self.refuse(0, 0) };
+        }
+        let Some(bell) = self.bells().nth(index - notices.len()) else { return self.refuse(0, 0) };
         let path = changed(&bell).unwrap_or_default().to_owned();
         if *error == Error::Missing && self.made.insert(path.clone()) {
             return GroupFailure::Rewritten;

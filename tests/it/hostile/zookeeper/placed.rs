@@ -16,11 +16,11 @@ use crate::support::zookeeper::Ensemble;
 use crate::support::{LONG, until};
 
 /// Runs that are placed by hand: ten times as many in long runs.
-const MANY: usize = 1_000;
+const MANY: usize = 300;
 /// Offers without a run, on each node: more than a node reads at a time.
 const BARE: usize = 1_500;
 /// Nodes that there are not.
-const PLACES: usize = 500;
+const PLACES: usize = 200;
 
 /// Where, as paths and data.
 type Planted = Vec<(String, Vec<u8>)>;

@@ -5,12 +5,12 @@ use std::sync::{Arc, Mutex};
 
 use futures_util::FutureExt;
 use jiff::Timestamp;
+use serde::Serialize;
 
 use super::*;
 use crate::recipes::context::json;
 use crate::recipes::tests_support::{OWNER, Server};
 use cronkeeper_core::clock::{Now, Wake};
-use cronkeeper_core::run::JobRecord;
 
 pub const CANDIDATE: &str = "/leader/_c_1-lock-0000000001";
 
@@ -52,7 +52,7 @@ impl Fixture {
         self.server.tree().fates.extend(fates);
     }
 
-    pub fn put(&self, path: String, record: &JobRecord) {
+    pub fn put(&self, path: String, record: &impl Serialize) {
         self.server.tree().put(&path, json(record));
     }
 

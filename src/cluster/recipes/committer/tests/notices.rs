@@ -3,7 +3,7 @@
 use super::*;
 use crate::recipes::tests_support::Right;
 use cronkeeper_core::job::NoticeKind;
-use cronkeeper_core::run::{Notice, RunEnd};
+use cronkeeper_core::run::{Notice, NoticeKey, RunEnd};
 
 /// An end of a run of which a failure and a recovery are to be said.
 fn noticed(job: &str, version: i32, second: i64, nonce: &str, outcome: Outcome) -> Change {
@@ -34,6 +34,21 @@ fn an_end_whose_answers_are_lost_is_said_once() {
     fixture.fates([Fate::AnswerLost, Fate::RequestLost, Fate::AnswerLost]);
     assert_eq!(fixture.commit(noticed("a", 0, 60, "7-1", Outcome::Failure)), Commit::Accepted);
     assert_eq!(outbox(&fixture), ["failure"]);
+}
+
+#[test]
+fn a_notification_that_is_there_already_does_not_keep_an_end_or_another_one_from_being_written() {
+    let mut fixture = Fixture::new();
+    fixture.put(paths::job(&name("a")), &mark(0, "1-0"));
+    begun(&mut fixture, 0, 60, "7-1");
+    let end = noticed("a", 0, 60, "7-1", Outcome::Failure);
+    let notice = end.notices(None).remove(0);
+    fixture.put(paths::notice(NoticeKey::of(&notice)), &notice);
+    assert_eq!(fixture.commit(end), Commit::Accepted);
+    assert_eq!((outbox(&fixture), fixture.refused.len()), (vec!["failure"], 0));
+    begun(&mut fixture, 1, 120, "7-2");
+    fixture.commit(noticed("a", 0, 120, "7-2", Outcome::Failure));
+    assert_eq!(outbox(&fixture), ["failure", "failure"]);
 }
 
 #[test]
