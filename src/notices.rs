@@ -17,12 +17,16 @@ mod message;
 mod plan;
 mod sender;
 mod smtp;
+mod trouble;
 
 use cronkeeper_core::clock::system;
 use cronkeeper_core::job::{ChannelName, NoticeKind, Target};
 use cronkeeper_core::run::{Notice, NoticeKey};
 use cronkeeper_core::term::NodeName;
 
+use tokio::time::Instant;
+
+use self::deliver::Answer;
 use self::message::Message;
 use self::plan::Batch;
 pub use self::sender::Sender;
@@ -39,10 +43,13 @@ pub async fn test(name: &ChannelName, target: Target, node: &NodeName) -> Result
         notices: [NoticeKey::of(&notice)].into(),
         id: uuid::Uuid::new_v4().simple().to_string(),
         is_again: false,
+        is_output: false,
     };
     let message = Message::of(name, &batch, &[&notice], node, now);
-    match deliver::deliver(target, message, now).await {
-        Ok(answer) => Ok(answer.0),
+    match deliver::deliver(target, message, now, Instant::now() + deliver::LONGEST).await {
+        // A test is for all recipients.
+        Ok(Answer { refused: Some(refused), text }) => Err(format!("{refused}; the others: {text}")),
+        Ok(answer) => Ok(answer.text),
         Err(failed) => Err(failed.answer.unwrap_or(failed.why)),
     }
 }

@@ -239,6 +239,24 @@ mod tests {
     }
 
     #[test]
+    fn files_of_channels_that_cannot_be_used_are_warnings_about_this_host() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, file) = (dir.path().join("jobs.yaml"), dir.path().join("key"));
+        let file_name = file.to_str().unwrap();
+        let text = format!("notify: {{ops: {{webhook: 'https://h.example/x', secret_file: {file_name}}}}}\njobs: {{}}");
+        fs::write(&path, text).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+        let check = |option: &[&str]| typed(&[&["check", path.to_str().unwrap()], option].concat(), &[]);
+        let (exit, out, err) = check(&[]);
+        assert_eq!(exit, Exit::Fine, "{out}{err}");
+        assert!(err.contains(&format!("warning: channel `ops`: `{file_name}`: No such file or directory")), "{err}");
+        assert_eq!(check(&["--portable"]).2, "");
+        fs::write(&file, "k3y").unwrap();
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+        assert_eq!(check(&[]).2, "");
+    }
+
+    #[test]
     fn a_program_or_directory_that_is_missing_here_is_a_warning_about_this_host() {
         let dir = tempfile::tempdir().unwrap();
         let (path, script) = (dir.path().join("jobs.yaml"), dir.path().join("run.sh"));

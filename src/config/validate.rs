@@ -58,11 +58,14 @@ pub(super) fn file(bytes: &[u8], calendars: CalendarsOfFile<'_>, host: &mut Host
     let before = faults.len();
     let channels = sound.entry("notify").map(|notify| channels::defined(notify, &mut faults)).unwrap_or_default();
     let has_lost_channels = faults.len() > before;
+    let mut warnings = Vec::new();
     for Defined { at, name, channel } in &channels {
+        // The file can be mended without a reload, and the jobs must not wait for that.
         let wrong = host.unfit_channel(&channel.target).into_iter();
-        faults.extend(wrong.map(|why| Fault::new(*at, format!("channel `{name}`: {why}"))));
+        let lost = "this node could not deliver its messages";
+        warnings.extend(wrong.map(|why| Fault::new(*at, format!("channel `{name}`: {why}: {lost}"))));
     }
-    let checked = Checked { faults, names, channels, has_lost_channels, ..Checked::default() };
+    let checked = Checked { faults, warnings, names, channels, has_lost_channels, ..Checked::default() };
     let calendars = FileCalendars { named: calendars, made: BTreeMap::new() };
     FileCheck {
         lines: Lines::of(text),

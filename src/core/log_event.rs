@@ -262,7 +262,7 @@ events! {
         "channel {channel}: sent a message with {count:notification}[; {doubt}]";
     NOTICE_FAILED "notice.failed" WARN [channel, delivery, count, error, retry_ms]
         "channel {channel}: could not deliver {count:notification}: {error}[; trying again in {retry_ms}]";
-    NOTICE_GIVEN_UP "notice.given_up" ERROR [channel, count, error]
+    NOTICE_GIVEN_UP "notice.given_up" ERROR | WARN [channel, count, error]
         "channel {channel}: giving up on {count:notification}[: {error}]";
     NOTICE_DROPPED "notice.dropped" WARN [notice, reason] "notification {notice} dropped: {reason}";
 }

@@ -2,25 +2,31 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
-use http_body_util::{BodyExt as _, Full, Limited};
-use hyper::body::Bytes;
-use hyper::client::conn::http1;
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::{Bytes, Incoming};
+use hyper::client::conn::http1::{self, Connection, SendRequest};
 use hyper::{HeaderMap, Request, StatusCode, Uri, header};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
+use tokio::time::{Instant, timeout};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::ClientConfig;
 use tokio_rustls::rustls::pki_types::ServerName;
 
-use super::deliver::{Answer, Failed};
+use super::deliver::{Answer, Failed, answered};
 use super::plan::Fate;
 use cronkeeper_cluster::tls::{self, Trust};
 use cronkeeper_core::escape;
 
 /// Most bytes of an answer that are read.
 const MOST_BYTES: usize = 64 << 10;
+/// How long an answer may take.
+pub(super) const ANSWER: Duration = Duration::from_secs(20);
+/// How long the rest of an answer is read after its first lines.
+const BODY: Duration = Duration::from_secs(1);
 /// Most characters of an answer that are shown.
 const SHOWN: usize = 200;
 
@@ -75,18 +81,18 @@ pub(super) struct Post {
     pub tls: Option<Arc<ClientConfig>>,
 }
 
-/// Sends a request, and says what became of it. No text has the URL, which may be a secret.
-pub(super) async fn post(post: Post) -> Result<Answer, Failed> {
+/// A connection, and the request for it.
+pub(super) struct Open {
+    sender: SendRequest<Full<Bytes>>,
+    connection: Connection<TokioIo<Box<dyn Stream>>, Full<Bytes>>,
+    request: Request<Full<Bytes>>,
+}
+
+/// Connects. No text has the URL, which may be a secret.
+pub(super) async fn open(post: Post) -> Result<Open, Failed> {
     let uri: Uri = post.url.trim().parse().map_err(|_| Failed::refused("the URL is invalid"))?;
     let host = uri.host().unwrap_or_default().to_owned();
     let port = uri.port_u16().unwrap_or(if post.tls.is_some() { 443 } else { 80 });
-    let stream = connected(&host, port).await?;
-    let stream: Box<dyn Stream> = match post.tls {
-        Some(config) => encrypted(stream, &host, config).await?,
-        None => Box::new(stream),
-    };
-    let (mut sender, connection) =
-        http1::handshake(TokioIo::new(stream)).await.map_err(|_| Failed::refused("the server does not speak HTTP"))?;
     let path = uri.path_and_query().map_or("/", |path| path.as_str());
     let authority = uri.authority().map(ToString::to_string).unwrap_or_default();
     let mut request = Request::post(path)
@@ -96,23 +102,53 @@ pub(super) async fn post(post: Post) -> Result<Answer, Failed> {
         .body(Full::new(Bytes::from(post.body)))
         .map_err(|_| Failed::refused("the URL or a header is invalid"))?;
     request.headers_mut().extend(post.headers);
-    let asked = async {
-        let response = sender.send_request(request).await.map_err(|error| {
-            let fate = if error.is_canceled() { Fate::Refused } else { Fate::Doubtful };
-            Failed { fate, why: "the connection was lost before an answer came".to_owned(), answer: None }
-        })?;
-        let status = response.status();
-        let body = Limited::new(response.into_body(), MOST_BYTES).collect().await;
-        Ok((status, body.map(http_body_util::Collected::to_bytes).unwrap_or_default()))
+    let stream = connected(&host, port).await?;
+    let stream: Box<dyn Stream> = match post.tls {
+        Some(config) => encrypted(stream, &host, config).await?,
+        None => Box::new(stream),
     };
-    tokio::pin!(asked);
-    // The connection is driven as long as the answer takes, and ends with it.
-    let answered = tokio::select! {
-        answered = &mut asked => answered,
-        _ = connection => asked.await,
-    };
-    let (status, body) = answered?;
-    judged(status, &body)
+    let (sender, connection) =
+        http1::handshake(TokioIo::new(stream)).await.map_err(|_| Failed::refused("the server does not speak HTTP"))?;
+    Ok(Open { sender, connection, request })
+}
+
+impl Open {
+    /// Sends the request, and says what became of it.
+    pub async fn send(self, until: Instant) -> Result<Answer, Failed> {
+        let Self { mut sender, connection, request } = self;
+        let asked = async {
+            let response = answered(ANSWER, until, async {
+                sender.send_request(request).await.map_err(|error| {
+                    let fate = if error.is_canceled() { Fate::Refused } else { Fate::Doubtful };
+                    Failed { fate, why: "the connection was lost before an answer came".to_owned(), answer: None }
+                })
+            });
+            let response = response.await?;
+            let status = response.status();
+            let mut said = Vec::new();
+            // The status is the answer; what follows only says more.
+            let _ = timeout(BODY, read(response.into_body(), &mut said)).await;
+            Ok((status, said))
+        };
+        tokio::pin!(asked);
+        // The connection is driven as long as the answer takes, and ends with it.
+        let (status, said) = tokio::select! {
+            answered = &mut asked => answered,
+            _ = connection => asked.await,
+        }?;
+        judged(status, &said)
+    }
+}
+
+/// Adds the beginning of a body.
+async fn read(mut body: Incoming, said: &mut Vec<u8>) {
+    while let Some(Ok(frame)) = body.frame().await {
+        let data = frame.into_data().unwrap_or_default();
+        said.extend(data.iter().take(MOST_BYTES.saturating_sub(said.len())));
+        if said.len() >= MOST_BYTES {
+            return;
+        }
+    }
 }
 
 /// What an answer means for the message.
@@ -120,13 +156,13 @@ fn judged(status: StatusCode, body: &[u8]) -> Result<Answer, Failed> {
     let said = escape::short(String::from_utf8_lossy(body).trim(), SHOWN);
     let answer = if said.is_empty() { status.to_string() } else { format!("{status}: {said}") };
     if status.is_success() {
-        return Ok(Answer(answer));
+        return Ok(Answer { text: answer, refused: None });
     }
     let fate = match status.as_u16() {
-        // A server between may have passed it on.
-        500 | 502 | 504 => Fate::Doubtful,
+        // It, or a server between that passed it on, may have it.
+        500 | 502 | 504 | 520..=599 => Fate::Doubtful,
         // What an operator can mend on this side, or the service by itself.
-        401 | 403 | 408 | 425 | 429 | 501..=599 => Fate::Refused,
+        401 | 403 | 408 | 425 | 429 | 501..=519 => Fate::Refused,
         _ => Fate::Hopeless,
     };
     Err(Failed { fate, why: format!("HTTP status {status}"), answer: Some(answer) })
@@ -143,8 +179,8 @@ mod tests {
             Err(failed) => failed.fate,
         };
         assert_eq!([200, 202, 204].map(fate), [Fate::Delivered; 3]);
-        assert_eq!([401, 403, 408, 429, 503].map(fate), [Fate::Refused; 5]);
-        assert_eq!([500, 502, 504].map(fate), [Fate::Doubtful; 3]);
-        assert_eq!([301, 400, 404, 410, 422].map(fate), [Fate::Hopeless; 5]);
+        assert_eq!([401, 403, 408, 429, 501, 503, 505].map(fate), [Fate::Refused; 7]);
+        assert_eq!([500, 502, 504, 520, 524, 599].map(fate), [Fate::Doubtful; 6]);
+        assert_eq!([301, 400, 404, 410, 413, 422].map(fate), [Fate::Hopeless; 6]);
     }
 }

@@ -1,5 +1,6 @@
 //! What a message says: a title, a text for people, and JSON for programs.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -21,6 +22,10 @@ const LISTED: usize = 20;
 const IN_JSON: usize = 100;
 /// Most characters of a run's output in a text.
 const LONGEST_TAIL: usize = 4_000;
+/// Most bytes of JSON: services refuse larger requests for good.
+const MOST_BYTES: usize = 256 << 10;
+/// Makes a mention of everybody an ordinary text.
+const NO_SPACE: char = '\u{200b}';
 const SECOND_COPY: &str = "This may be the second copy: cronkeeper cannot tell whether an earlier one arrived.";
 
 /// A message to one channel.
@@ -31,7 +36,45 @@ pub(super) struct Message {
     pub title: String,
     /// Ends with a line break.
     pub text: String,
+    /// Title and text for a chat, in its markup.
+    pub chat: String,
     pub json: Vec<u8>,
+}
+
+/// Where a text is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Form {
+    Plain,
+    /// In Slack or a compatible service.
+    Chat,
+}
+
+impl Form {
+    /// A line of cronkeeper's own.
+    fn own(self, text: &str) -> String {
+        match self {
+            Self::Plain => text.to_owned(),
+            // Three characters have a meaning of their own there.
+            Self::Chat => text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;"),
+        }
+    }
+
+    /// What somebody else has written, such as a program: it must call nobody.
+    fn foreign(self, text: &str) -> String {
+        match self {
+            Self::Plain => text.to_owned(),
+            // Slack takes mentions in angle brackets; others take the bare `@all` and `@channel`, also in code.
+            Self::Chat => self.own(&text.replace('@', &format!("@{NO_SPACE}"))),
+        }
+    }
+
+    /// The output of a program.
+    fn output(self, text: &str) -> String {
+        match self {
+            Self::Plain => text.to_owned(),
+            Self::Chat => format!("```\n{}```\n", self.foreign(text).replace("```", "` ` `")),
+        }
+    }
 }
 
 #[derive(Serialize)]
@@ -48,7 +91,7 @@ struct Document<'a> {
     text: &'a str,
     /// Number of notices, also of those that are left out.
     count: usize,
-    notices: Vec<&'a Notice>,
+    notices: Vec<Cow<'a, Notice>>,
 }
 
 impl Message {
@@ -61,13 +104,15 @@ impl Message {
         sent_at: Timestamp,
     ) -> Self {
         let title = format!("cronkeeper: {}", title(notices));
-        let mut text = match notices {
-            [one] => alone(one),
-            several => list(several),
+        let text = |form| {
+            let text = match notices {
+                [one] => alone(one, form),
+                several => list(several, form),
+            };
+            if batch.is_again { format!("{SECOND_COPY}\n\n{text}") } else { text }
         };
-        if batch.is_again {
-            text = format!("{SECOND_COPY}\n\n{text}");
-        }
+        let chat = format!("*{}*\n{}", Form::Chat.own(&title), text(Form::Chat).trim_end());
+        let text = text(Form::Plain);
         let document = Document {
             v: 1,
             id: &batch.id,
@@ -78,18 +123,43 @@ impl Message {
             title: &title,
             text: &text,
             count: notices.len(),
-            notices: notices.iter().copied().take(IN_JSON).collect(),
+            notices: notices.iter().take(IN_JSON).map(|&notice| Cow::Borrowed(notice)).collect(),
         };
-        let json = serde_json::to_vec(&document).unwrap_or_default();
-        Self { id: batch.id.clone(), title, text, json }
+        let json = document.bounded();
+        Self { id: batch.id.clone(), title, text, chat, json }
     }
 
     /// The body for Slack and compatible services.
     pub fn slack(&self) -> Vec<u8> {
-        // Three characters have a meaning of their own there.
-        let escaped = |text: &str| text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
-        let text = format!("*{}*\n{}", escaped(&self.title), escaped(self.text.trim_end()));
-        serde_json::json!({ "text": text }).to_string().into_bytes()
+        serde_json::json!({ "text": self.chat }).to_string().into_bytes()
+    }
+}
+
+impl Document<'_> {
+    /// As JSON. Where it would be too large, it does without outputs, from the oldest notice on.
+    fn bounded(mut self) -> Vec<u8> {
+        let json = |document: &Self| serde_json::to_vec(document).unwrap_or_default();
+        let whole = json(&self);
+        let mut excess = whole.len().saturating_sub(MOST_BYTES);
+        if excess == 0 {
+            return whole;
+        }
+        for notice in self.notices.iter_mut().filter(|notice| !notice.tail.is_empty()) {
+            if excess == 0 {
+                break;
+            }
+            let saved = serde_json::to_vec(&notice.tail).map_or(0, |tail| tail.len());
+            notice.to_mut().tail.clear();
+            excess = excess.saturating_sub(saved);
+        }
+        loop {
+            let shorter = json(&self);
+            if shorter.len() <= MOST_BYTES || self.notices.len() <= 1 {
+                return shorter;
+            }
+            // `count` counts those that are left out, too.
+            self.notices.truncate(self.notices.len() / 2);
+        }
     }
 }
 
@@ -120,10 +190,10 @@ fn counted(kind: NoticeKind, count: usize) -> String {
     format!("{count} {}", if count == 1 { one } else { several })
 }
 
-fn list(notices: &[&Notice]) -> String {
+fn list(notices: &[&Notice], form: Form) -> String {
     let mut text = String::new();
     for notice in notices.iter().take(LISTED) {
-        let _ = writeln!(text, "{}  {}", instant(notice.at), line(notice));
+        let _ = writeln!(text, "{}  {}", instant(notice.at), form.own(&line(notice)));
     }
     if notices.len() > LISTED {
         let _ = writeln!(text, "and {} more: see `cronkeeper history`", notices.len() - LISTED);
@@ -167,8 +237,8 @@ fn outcome(notice: &Notice) -> String {
 }
 
 /// A notice that has a message of its own.
-fn alone(notice: &Notice) -> String {
-    let mut text = format!("{}\n\n", line(notice));
+fn alone(notice: &Notice, form: Form) -> String {
+    let mut text = format!("{}\n\n", form.own(&line(notice)));
     let millis = |ms: u64| duration::format(Duration::from_millis(ms));
     let facts = [
         ("job", notice.job.as_ref().map(ToString::to_string)),
@@ -183,11 +253,12 @@ fn alone(notice: &Notice) -> String {
     ];
     for (name, value) in facts {
         if let Some(value) = value {
+            let value = if name == "detail" { form.foreign(&value) } else { form.own(&value) };
             let _ = writeln!(text, "{name:<14}{value}");
         }
     }
     if !notice.tail.is_empty() {
-        let _ = write!(text, "\nThe end of its output:\n\n{}", tail(&notice.tail));
+        let _ = write!(text, "\nThe end of its output:\n\n{}", form.output(&tail(&notice.tail)));
         let run = notice.run.as_ref().map(ToString::to_string).unwrap_or_default();
         let _ = writeln!(text, "\n`cronkeeper logs {run}` shows all that is kept.");
     }
@@ -219,7 +290,8 @@ mod tests {
     }
 
     fn message(notices: &[Notice], is_again: bool) -> Message {
-        let batch = Batch { notices: [NoticeKey::of(&notices[0])].into(), id: "abc".into(), is_again };
+        let batch =
+            Batch { notices: [NoticeKey::of(&notices[0])].into(), id: "abc".into(), is_again, is_output: false };
         let notices: Vec<&Notice> = notices.iter().collect();
         let channel = ChannelName::parse("ops").unwrap();
         Message::of(&channel, &batch, &notices, &NodeName::new("host-b"), Timestamp::UNIX_EPOCH)
@@ -257,9 +329,31 @@ mod tests {
     }
 
     #[test]
-    fn what_slack_would_interpret_is_escaped() {
-        let notice = Notice { tail: "<!channel> & co\n".into(), ..failure(1) };
-        let slack = String::from_utf8(message(&[notice], false).slack()).unwrap();
-        assert!(slack.contains("&lt;!channel&gt; &amp; co"), "{slack}");
+    fn what_a_chat_would_interpret_is_escaped() {
+        let tail = "<!channel> & co, mail a@b, @all\n```\n*bold*\n".into();
+        let notice = Notice { tail, detail: Some("@here <x>".into()), ..failure(1) };
+        let message = message(&[notice], false);
+        let slack: serde_json::Value = serde_json::from_slice(&message.slack()).unwrap();
+        let text = slack["text"].as_str().unwrap();
+        assert!(
+            text.contains("```\n&lt;!channel&gt; &amp; co, mail a@\u{200b}b, @\u{200b}all\n` ` `\n*bold*\n```\n"),
+            "{text}"
+        );
+        assert!(text.contains("@\u{200b}here &lt;x&gt;"), "{text}");
+        assert_eq!(text.matches("```").count(), 2, "{text}");
+        assert!(message.text.contains("mail a@b, @all\n```\n"), "other texts are as they were: {}", message.text);
+    }
+
+    #[test]
+    fn a_body_is_bounded_and_the_newest_keep_their_outputs() {
+        let many: Vec<Notice> =
+            (0..100).map(|number| Notice { tail: "\u{1}".repeat(4_096), ..failure(number) }).collect();
+        let message = message(&many, false);
+        assert!(message.json.len() <= MOST_BYTES, "{}", message.json.len());
+        let json: serde_json::Value = serde_json::from_slice(&message.json).unwrap();
+        let notices = json["notices"].as_array().unwrap();
+        let has_tail: Vec<bool> = notices.iter().map(|notice| notice.get("tail").is_some()).collect();
+        assert_eq!((has_tail.len(), has_tail[0], has_tail[99]), (100, false, true));
+        assert!(has_tail.is_sorted());
     }
 }

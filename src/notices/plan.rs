@@ -12,6 +12,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use super::trouble::Trouble;
 use cronkeeper_core::clock::Uptime;
 use cronkeeper_core::job::{ChannelName, Digest, NoticeKind};
 use cronkeeper_core::ledger::ChannelEntry;
@@ -20,11 +21,20 @@ use cronkeeper_core::term::NodeName;
 
 /// How long a first notice waits for others that belong to the same message.
 const GATHER: Duration = Duration::from_secs(2);
-/// How long a message that another process was sending is left to that one.
-pub(super) const PATIENCE: Duration = Duration::from_secs(25);
-/// The pause after the first failure; it doubles with each.
+/// How long a message that another process was sending is left to that one: longer than a delivery may take.
+pub(super) const PATIENCE: Duration = Duration::from_secs(90);
+/// The pause after the first refusal; it doubles with each failure.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(300);
+/// The least pause before a copy of a message that may have arrived; it doubles with each copy. People may get them all.
+const FIRST_DOUBT: Duration = Duration::from_secs(60);
+const LONGEST_DOUBT: Duration = Duration::from_secs(3600);
+/// How often a process sends a message when no answer tells whether it arrived.
+const MOST_COPIES: u32 = 10;
+/// If more notices wait, the next message does not wait for the distance: they are kept in memory and in the ledger.
+const HURRY: usize = 1_000;
+/// Characters of a message's id: two digests.
+const ID_LENGTH: usize = 32;
 
 /// A message to send.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,6 +44,16 @@ pub(super) struct Batch {
     pub id: String,
     /// An earlier copy may have arrived.
     pub is_again: bool,
+    /// It is what a run printed, which waits for nothing and delays nothing.
+    pub is_output: bool,
+}
+
+/// What there is for a channel.
+pub(super) struct Waiting<'a> {
+    /// The notices that it wants.
+    pub wanted: BTreeMap<NoticeKey, &'a Notice>,
+    /// Its mark names notices that exist and are not read yet.
+    pub marks_unread: bool,
 }
 
 /// What to do next for a channel.
@@ -61,6 +81,18 @@ pub(super) enum Fate {
     Hopeless,
 }
 
+/// What follows from an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum After {
+    Delivered,
+    /// It is tried again after this pause.
+    Again(Duration),
+    /// It will not be taken.
+    Hopeless,
+    /// Nobody will know whether it arrived.
+    Untold,
+}
+
 /// What the leader knows of one channel.
 #[derive(Debug, Default)]
 pub(super) struct ChannelState {
@@ -76,7 +108,12 @@ pub(super) struct ChannelState {
     waiting_since: Option<Uptime>,
     last_sent: Option<Uptime>,
     failures: u32,
+    /// Number of copies of the message in doubt that this process has sent.
+    doubts: u32,
     not_before: Uptime,
+    /// That its record cannot be read.
+    pub reading: Trouble,
+    pub writing: Trouble,
 }
 
 impl ChannelState {
@@ -84,10 +121,20 @@ impl ChannelState {
         self.is_busy
     }
 
+    /// True if its record cannot be used, and could not for a while.
+    pub fn is_stuck(&self) -> bool {
+        self.reading.is_said() || self.writing.is_said()
+    }
+
     /// True if the channel has this one, or no longer needs it.
     pub fn is_done(&self, seq: NoticeKey) -> bool {
         // What is not written yet may be lost with this process.
         self.entry.as_ref().is_some_and(|entry| !self.is_dirty && entry.record.done.contains(&seq))
+    }
+
+    /// The notices that the record marks.
+    pub fn marked(&self) -> impl Iterator<Item = NoticeKey> {
+        self.entry.iter().filter_map(|entry| entry.record.sending.as_ref()).flat_map(|it| it.notices.iter().copied())
     }
 
     /// Takes the record as read.
@@ -118,14 +165,8 @@ impl ChannelState {
         self.is_dirty = false;
     }
 
-    /// `waiting`: the notices that this channel wants; `every`: the least time between messages.
-    pub fn next(
-        &mut self,
-        name: &ChannelName,
-        waiting: &BTreeMap<NoticeKey, &Notice>,
-        every: Duration,
-        now: Uptime,
-    ) -> Step {
+    /// `every`: the least time between messages.
+    pub fn next(&mut self, name: &ChannelName, waiting: &Waiting<'_>, every: Duration, now: Uptime) -> Step {
         if self.is_busy {
             return Step::Wait(None);
         }
@@ -133,44 +174,70 @@ impl ChannelState {
         if self.is_dirty {
             return Step::Write;
         }
+        let wanted = &waiting.wanted;
+        let new_id = |notices: &BTreeSet<NoticeKey>| {
+            id(name, notices.iter().filter_map(|seq| Some(wanted.get(seq)?.id.as_str())))
+        };
+        let is_output = |seq: &NoticeKey| wanted.get(seq).is_some_and(|notice| notice.kind == NoticeKind::Output);
         if let Some(Sending { notices, id, .. }) = &record.sending {
-            let left: BTreeSet<NoticeKey> = notices.iter().copied().filter(|seq| waiting.contains_key(seq)).collect();
+            // Without those that are not read, the copy would be another message, and their mark would be lost.
+            if waiting.marks_unread {
+                return Step::Wait(None);
+            }
+            let left: BTreeSet<NoticeKey> = notices.iter().copied().filter(|seq| wanted.contains_key(seq)).collect();
             if left.is_empty() {
                 record.sending = None;
                 self.is_dirty = true;
                 return Step::Write;
             }
             let patient = self.seen_sending.map_or(self.not_before, |seen| seen + PATIENCE);
-            let batch = Batch { notices: left, id: id.clone(), is_again: true };
+            // It becomes part of headers, and others may have written the record.
+            let id = if is_id(id) { id.clone() } else { new_id(&left) };
+            let batch = Batch { is_output: left.iter().all(is_output), notices: left, id, is_again: true };
             return due(patient.max(self.not_before), now, batch);
         }
-        let open: BTreeMap<_, _> = waiting.iter().filter(|(seq, _)| !record.done.contains(seq)).collect();
-        if open.is_empty() {
-            self.waiting_since = None;
-            return Step::Wait(None);
-        }
-        let is_output = |notice: &Notice| notice.kind == NoticeKind::Output;
+        let open = wanted.keys().copied().filter(|seq| !record.done.contains(seq));
         // What a run printed is a message of its own.
-        let printed = open.iter().find(|(_, notice)| is_output(notice)).map(|(seq, _)| **seq);
-        let others: BTreeSet<NoticeKey> =
-            open.iter().filter(|(_, notice)| !is_output(notice)).map(|(seq, _)| **seq).collect();
-        let since = *self.waiting_since.get_or_insert(now);
-        let at = self.last_sent.map_or(since + GATHER, |last| (last + every).max(since + GATHER)).max(self.not_before);
-        let batch = |notices: BTreeSet<NoticeKey>| {
-            let ids = notices.iter().filter_map(|seq| Some(waiting.get(seq)?.id.as_str()));
-            Batch { id: id(name, ids), notices, is_again: false }
+        let (printed, others): (BTreeSet<NoticeKey>, BTreeSet<NoticeKey>) = open.partition(is_output);
+        let batch = |notices: BTreeSet<NoticeKey>, is_output| Batch {
+            id: new_id(&notices),
+            notices,
+            is_again: false,
+            is_output,
         };
-        match printed {
-            Some(seq) if others.is_empty() || now < at => due(self.not_before, now, batch([seq].into())),
-            _ => due(at, now, batch(others)),
+        let at = if others.is_empty() {
+            self.waiting_since = None;
+            None
+        } else {
+            let since = *self.waiting_since.get_or_insert(now);
+            let distant = self.last_sent.filter(|_| others.len() <= HURRY).map_or(Uptime::ZERO, |last| last + every);
+            Some(distant.max(since + GATHER).max(self.not_before))
+        };
+        match (at, printed.first()) {
+            (None, None) => Step::Wait(None),
+            // What waits for its time is not delayed by what does not wait.
+            (Some(at), None) => due(at, now, batch(others, false)),
+            (Some(at), Some(_)) if now >= at => Step::Send(batch(others, false)),
+            (_, Some(&first)) => due(self.not_before, now, batch([first].into(), true)),
         }
     }
 
     /// Marks the message in the record, which is then to be written.
     pub fn mark(&mut self, batch: &Batch, by: &NodeName) {
+        if !batch.is_again {
+            self.doubts = 0;
+        }
         if let Some(entry) = &mut self.entry {
             let (notices, id) = (batch.notices.clone(), batch.id.clone());
             entry.record.sending = Some(Sending { notices, id, by: by.clone() });
+        }
+    }
+
+    /// A message was marked and is not sent after all. The record is to be written if it has changed.
+    pub fn unsent(&mut self, batch: &Batch) {
+        if let Some(entry) = self.entry.as_mut().filter(|_| !batch.is_again) {
+            entry.record.sending = None;
+            self.is_dirty = true;
         }
     }
 
@@ -186,42 +253,62 @@ impl ChannelState {
         self.is_busy = true;
     }
 
-    /// Takes the answer. The record is to be written if it has changed. Returns the pause before the next try, if one
-    /// follows.
-    pub fn answered(&mut self, batch: &Batch, fate: Fate, jitter: u64, now: Uptime) -> Option<Duration> {
+    /// Takes the answer. The record is to be written if it has changed. `every`: the least time between messages.
+    pub fn answered(&mut self, batch: &Batch, fate: Fate, every: Duration, jitter: u64, now: Uptime) -> After {
         self.is_busy = false;
         self.seen_sending = None;
-        let entry = self.entry.as_mut()?;
-        match fate {
-            Fate::Delivered | Fate::Hopeless => {
-                entry.record.done.extend(&batch.notices);
-                entry.record.sending = None;
-                self.is_dirty = true;
-                self.waiting_since = None;
-                self.last_sent = Some(now);
-                (self.failures, self.not_before) = (0, now);
-                None
+        // Nothing reads the record again while a message is on its way.
+        let Some(entry) = &mut self.entry else { return After::Again(Duration::ZERO) };
+        let after = match fate {
+            Fate::Delivered => After::Delivered,
+            Fate::Hopeless => After::Hopeless,
+            Fate::Refused => After::Again(pause(FIRST_PAUSE, LONGEST_PAUSE, self.failures, jitter)),
+            Fate::Doubtful => {
+                self.doubts = self.doubts.saturating_add(1);
+                let first = every.max(FIRST_DOUBT);
+                match self.doubts {
+                    MOST_COPIES.. => After::Untold,
+                    doubts => After::Again(pause(first, first.max(LONGEST_DOUBT), doubts - 1, jitter)),
+                }
             }
-            Fate::Refused | Fate::Doubtful => {
+        };
+        match after {
+            After::Again(pause) => {
                 // What may have arrived stays so, whatever a later copy is answered.
                 if fate == Fate::Refused && !batch.is_again {
                     entry.record.sending = None;
                     self.is_dirty = true;
                 }
-                let pause = pause(self.failures, jitter);
                 self.failures = self.failures.saturating_add(1);
                 self.not_before = now + pause;
-                Some(pause)
+            }
+            After::Delivered | After::Hopeless | After::Untold => {
+                entry.record.done.extend(&batch.notices);
+                entry.record.sending = None;
+                self.is_dirty = true;
+                if !batch.is_output {
+                    self.waiting_since = None;
+                    self.last_sent = Some(now);
+                }
+                (self.failures, self.doubts, self.not_before) = (0, 0, now);
             }
         }
+        after
     }
 
     /// The channel needs no message about these any more. Returns how many of them it needed until now; none while its
     /// record is not read, or a message is on its way.
     pub fn give_up(&mut self, seqs: &BTreeSet<NoticeKey>) -> usize {
-        let Some(entry) = self.entry.as_mut().filter(|_| !self.is_busy) else { return 0 };
-        let given_up = seqs.iter().filter(|&&seq| entry.record.done.insert(seq)).count();
-        self.is_dirty |= given_up > 0;
+        let Some(ChannelEntry { record, .. }) = self.entry.as_mut().filter(|_| !self.is_busy) else { return 0 };
+        let given_up = seqs.iter().filter(|&&seq| record.done.insert(seq)).count();
+        if given_up > 0 {
+            self.is_dirty = true;
+            // A mark of what is not sent any more would hold up everything else.
+            if let Some(sending) = &mut record.sending {
+                sending.notices.retain(|seq| !seqs.contains(seq));
+            }
+            record.sending.take_if(|sending| sending.notices.is_empty());
+        }
         given_up
     }
 
@@ -236,8 +323,8 @@ fn due(at: Uptime, now: Uptime, batch: Batch) -> Step {
 }
 
 /// The pause after a failure that follows so many others, longer by up to a quarter: `jitter` is random.
-fn pause(failures: u32, jitter: u64) -> Duration {
-    let pause = FIRST_PAUSE.saturating_mul(1 << failures.min(20)).min(LONGEST_PAUSE);
+fn pause(first: Duration, longest: Duration, failures: u32, jitter: u64) -> Duration {
+    let pause = first.saturating_mul(1 << failures.min(20)).min(longest);
     pause + pause.mul_f64((jitter % 1_000) as f64 / 4_000.0)
 }
 
@@ -246,6 +333,11 @@ fn id<'a>(name: &'a ChannelName, notices: impl Iterator<Item = &'a str>) -> Stri
     let text = std::iter::once(name.as_str()).chain(notices).collect::<Vec<_>>().join("\n");
     let halves = [Digest::of(text.as_bytes()), Digest::of(format!("{text}\n").as_bytes())];
     halves.map(|half| half.to_string()).concat()
+}
+
+/// True if [`id`] may have made it.
+fn is_id(id: &str) -> bool {
+    id.len() == ID_LENGTH && id.bytes().all(|c| matches!(c, b'0'..=b'9' | b'a'..=b'f'))
 }
 
 #[cfg(test)]

@@ -1,22 +1,22 @@
 //! The task that sends: reads the outbox while this node leads, and carries out what [`plan`](super::plan) says.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::BoxFuture;
-use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use jiff::Timestamp;
 use tokio::sync::watch;
+use tokio::task::{Id, JoinError, JoinSet};
 use tokio::time::{Instant, sleep, timeout};
 use tracing::debug;
 
-use super::cluster::ClusterNews;
+use super::cluster::{ClusterNews, Nodes};
 use super::deliver::{self, Answer, Failed};
 use super::message::Message;
-use super::plan::{Batch, ChannelState, Fate, Step};
+use super::plan::{After, Batch, ChannelState, Fate, Step, Waiting};
+use super::trouble::Trouble;
 use crate::metrics::Health;
-use crate::status::{NodeState, Status};
+use crate::status::{MissingMember, NodeState, Status};
 use cronkeeper_core::clock::{earlier, system};
 use cronkeeper_core::job::{Channel, ChannelName, JobSet};
 use cronkeeper_core::ledger::{OperatorError, OperatorFuture, Outbox};
@@ -35,10 +35,23 @@ const LONGEST: Duration = Duration::from_secs(24 * 3600);
 const MOST: usize = 4_000;
 /// Most notifications that are read, or removed, at once.
 const AT_ONCE: usize = 500;
+/// After this long a turn is broken off, so that a slow ledger does not keep answers from being taken.
+const TURN: Duration = Duration::from_secs(20);
 /// Longest wait for what is on its way when the term is over.
-const FAREWELL: Duration = Duration::from_secs(25);
+const FAREWELL: Duration = deliver::LONGEST;
+/// The pause after a panic.
+const RESTART: Duration = Duration::from_secs(30);
+/// The distance after a channel was removed from the jobs file.
+const NO_DISTANCE: Duration = Duration::ZERO;
+const TOO_OLD: &str = "older than 24 hours";
+const TOO_MANY: &str = "more than 4,000 were waiting";
+const NOWHERE: &str = "its job is not defined here, and no other leader has sent it for 24 hours";
+const UNTOLD: &str = "no answer told whether it arrived";
+/// How the error begins of a channel that is failing because of the ledger.
+const UNUSABLE: &str = "the outbox cannot be used";
 
 /// What the task needs.
+#[derive(Clone)]
 pub struct Sender {
     pub node: NodeName,
     pub outbox: Arc<dyn Outbox>,
@@ -47,27 +60,63 @@ pub struct Sender {
     pub health: Health,
 }
 
-/// A message on its way: when it is answered.
-type Delivery = BoxFuture<'static, (ChannelName, Batch, Result<Answer, Failed>)>;
+/// A notification whose record this version cannot use.
+struct Unreadable {
+    since: Instant,
+    why: String,
+    /// A damaged record is read twice before it counts as one.
+    is_certain: bool,
+}
 
 /// One term of this node, while the jobs file has channels.
 struct Term<'a> {
     sender: &'a Sender,
-    news: ClusterNews,
+    token: FencingToken,
+    /// All that exist.
     numbers: BTreeSet<NoticeKey>,
+    /// Those that are read, at most [`MOST`] and [`AT_ONCE`].
     notices: BTreeMap<NoticeKey, Notice>,
+    unreadable: BTreeMap<NoticeKey, Unreadable>,
+    /// Those that cannot be sent or given up now, and are not kept in memory: of when they are.
+    let_go: BTreeMap<NoticeKey, Timestamp>,
     channels: BTreeMap<ChannelName, ChannelState>,
-    on_their_way: FuturesUnordered<Delivery>,
+    on_their_way: JoinSet<Result<Answer, Failed>>,
+    deliveries: HashMap<Id, (ChannelName, Batch)>,
     polled: Option<Instant>,
+    /// Where the last turn was broken off.
+    resume_at: Option<ChannelName>,
+    /// The jobs that the notifications were judged by last.
+    jobs: Arc<JobSet>,
+    reading: Trouble,
+    writing: Trouble,
 }
 
 impl Sender {
-    /// Sends while this node leads; ends with the daemon, which drops the status.
-    pub async fn run(mut self) {
+    /// Sends while this node leads; ends with the daemon, which drops the status. Begins again after a panic, which would
+    /// else end all notifications.
+    pub async fn run(self) {
+        loop {
+            let mut task = JoinSet::new();
+            task.spawn(self.clone().send());
+            match task.join_next().await {
+                // The panic itself is logged where it happens.
+                Some(Err(error)) if error.is_panic() => {
+                    log!(INTERNAL_ERROR, "the task that sends notifications has ended; it begins again in 30 s");
+                    sleep(RESTART).await;
+                }
+                _ => return,
+            }
+        }
+    }
+
+    async fn send(mut self) {
         let (mut status, mut jobs) = (self.status.clone(), self.jobs.clone());
+        let mut news: Option<ClusterNews> = None;
         loop {
             if let Some(token) = self.leads() {
-                self.lead(token).await;
+                // The same term may come back: the jobs file can lose its channels and get them again.
+                let kept = news.take().filter(|news| news.is_of(token));
+                self.lead(token, news.insert(kept.unwrap_or_else(|| ClusterNews::of_term(token)))).await;
             }
             let changed = async {
                 tokio::select! { it = status.changed() => it, it = jobs.changed() => it }
@@ -87,20 +136,13 @@ impl Sender {
         status.role.token.filter(|_| status.state == NodeState::Leading && has_channels)
     }
 
-    async fn lead(&self, token: FencingToken) {
-        let mut term = Term {
-            sender: self,
-            news: ClusterNews::of_term(token),
-            numbers: BTreeSet::new(),
-            notices: BTreeMap::new(),
-            channels: BTreeMap::new(),
-            on_their_way: FuturesUnordered::new(),
-            polled: None,
-        };
+    async fn lead(&self, token: FencingToken, news: &mut ClusterNews) {
+        let mut term = Term::new(self, token);
         while self.leads() == Some(token) {
-            let wake = term.turn().await;
+            let wake = term.turn(news).await;
             tokio::select! {
-                Some(answered) = term.on_their_way.next() => term.answered(answered),
+                biased;
+                Some(joined) = term.on_their_way.join_next_with_id() => drop(term.joined(joined)),
                 () = sleep(wake) => {}
             }
         }
@@ -108,129 +150,267 @@ impl Sender {
     }
 }
 
-/// Waits for the ledger, in bounded time. `None`: it does not answer, or refuses.
-async fn asked<T>(request: OperatorFuture<'_, T>) -> Option<T> {
+/// Why the ledger has not done what it was asked.
+struct Unasked(String);
+
+/// Waits for the ledger, in bounded time.
+async fn asked<T>(request: OperatorFuture<'_, T>) -> Result<T, Unasked> {
     let failed = match timeout(PATIENCE, request).await {
-        Ok(Ok(done)) => return Some(done),
+        Ok(Ok(done)) => return Ok(done),
         Ok(Err(error)) => error,
         Err(_) => OperatorError::Unclear("no answer in time".to_owned()),
     };
     debug!(target: TARGET, error = %failed, "the outbox cannot be used now");
-    None
+    Err(Unasked(failed.to_string()))
 }
 
-impl Term<'_> {
+impl<'a> Term<'a> {
+    fn new(sender: &'a Sender, token: FencingToken) -> Self {
+        Self {
+            sender,
+            token,
+            numbers: BTreeSet::new(),
+            notices: BTreeMap::new(),
+            unreadable: BTreeMap::new(),
+            let_go: BTreeMap::new(),
+            channels: BTreeMap::new(),
+            on_their_way: JoinSet::new(),
+            deliveries: HashMap::new(),
+            polled: None,
+            resume_at: None,
+            jobs: Arc::clone(&sender.jobs.borrow()),
+            reading: Trouble::default(),
+            writing: Trouble::default(),
+        }
+    }
+
     /// Does everything that is due now. Returns how long to wait, unless an answer comes first.
-    async fn turn(&mut self) -> Duration {
+    async fn turn(&mut self, news: &mut ClusterNews) -> Duration {
+        let jobs = Arc::clone(&self.sender.jobs.borrow());
+        if !Arc::ptr_eq(&jobs, &self.jobs) {
+            // Other jobs may be defined now.
+            self.let_go.clear();
+            self.jobs = Arc::clone(&jobs);
+        }
         if self.polled.is_none_or(|polled| polled.elapsed() >= POLL) {
-            self.say_news().await;
-            self.read().await;
+            self.say(news, &jobs).await;
+            self.read(&jobs).await;
             self.polled = Some(Instant::now());
         }
-        let jobs = Arc::clone(&self.sender.jobs.borrow());
         self.give_up_old(&jobs);
-        let mut next = POLL;
-        for (name, channel) in &jobs.channels {
+        let (began, mut next) = (Instant::now(), POLL);
+        let first = self.resume_at.take();
+        let from = |name: &&ChannelName| first.as_ref().is_none_or(|first| *name >= first);
+        let (later, sooner): (Vec<_>, Vec<_>) = jobs.channels.keys().partition(from);
+        for name in later.into_iter().chain(sooner) {
+            if began.elapsed() >= TURN {
+                self.resume_at = Some(name.clone());
+                next = Duration::ZERO;
+                break;
+            }
+            while let Some(joined) = self.on_their_way.try_join_next_with_id() {
+                self.joined(joined);
+            }
+            let Some(channel) = jobs.channels.get(name) else { continue };
+            let was_stuck = self.is_stuck(name);
             next = next.min(self.serve(&jobs, name, channel).await);
+            if was_stuck && !self.is_stuck(name) {
+                self.let_go.clear();
+            }
         }
         self.clear(&jobs).await;
         next
     }
 
+    fn is_stuck(&self, name: &ChannelName) -> bool {
+        self.channels.get(name).is_some_and(ChannelState::is_stuck)
+    }
+
     /// Adds notifications about the cluster, if a channel wants them.
-    async fn say_news(&mut self) {
-        let jobs = Arc::clone(&self.sender.jobs.borrow());
-        let missing = {
-            let status = self.sender.status.borrow();
-            status.missing.iter().map(|missing| (missing.node.clone(), missing.gone_since)).collect()
+    async fn say(&mut self, news: &mut ClusterNews, jobs: &JobSet) {
+        let nodes = nodes(&self.sender.status.borrow());
+        news.see(system::now(), &self.sender.node, &nodes);
+        while let Some(notice) = news.next() {
+            if jobs.wanted_by(notice.kind, None).is_some_and(|wanted| !wanted.is_empty()) {
+                let added = asked(self.sender.outbox.add(notice.clone())).await;
+                if !self.took(Use::Write, &added, jobs) {
+                    return;
+                }
+            }
+            news.said();
+        }
+    }
+
+    /// Notes whether the outbox does what it is asked, and says so if it has not for a while.
+    fn took<T>(&mut self, what: Use, asked: &Result<T, Unasked>, jobs: &JobSet) -> bool {
+        let now = system::now();
+        let trouble = match what {
+            Use::Read => &mut self.reading,
+            Use::Write => &mut self.writing,
         };
-        for notice in self.news.see(system::now(), &self.sender.node, &missing) {
-            if !jobs.wanted_by(notice.kind, None).is_empty() {
-                // A leader whose ledger does not answer will not lead for long, and its successor says that it leads.
-                asked(self.sender.outbox.add(notice)).await;
+        match asked {
+            Ok(_) => {
+                if trouble.ended() && !self.reading.is_said() && !self.writing.is_said() {
+                    jobs.channels.keys().for_each(|name| usable(&self.sender.health, name));
+                }
+                true
+            }
+            Err(Unasked(why)) => {
+                if trouble.failed(now.up) {
+                    jobs.channels.keys().for_each(|name| unusable(&self.sender.health, name, now.wall, why));
+                }
+                false
             }
         }
     }
 
-    async fn read(&mut self) {
+    async fn read(&mut self, jobs: &JobSet) {
         let outbox = &self.sender.outbox;
-        let Some(numbers) = asked(outbox.keys()).await else { return };
-        self.notices.retain(|seq, _| numbers.contains(seq));
-        let unknown: BTreeSet<_> = numbers.iter().filter(|seq| !self.notices.contains_key(seq)).copied().collect();
-        self.numbers = numbers;
-        let unknown: BTreeSet<NoticeKey> = unknown.into_iter().take(AT_ONCE).collect();
-        if unknown.is_empty() {
-            return;
-        }
-        let mut damaged = BTreeSet::new();
-        for (seq, read) in asked(outbox.notices(unknown)).await.unwrap_or_default() {
-            match read {
-                // A newer leader knows what to do with the others.
-                Ok(notice) if notice.v <= 1 => _ = self.notices.insert(seq, notice),
-                Ok(_) => {}
-                Err(why) => {
-                    dropped(&format!("outbox/{seq}"), &why);
-                    damaged.insert(seq);
-                }
+        let numbers = match asked(outbox.keys()).await {
+            Ok(numbers) => numbers,
+            failed => {
+                self.took(Use::Read, &failed, jobs);
+                return;
             }
+        };
+        self.notices.retain(|seq, _| numbers.contains(seq));
+        self.unreadable.retain(|seq, _| numbers.contains(seq));
+        self.let_go.retain(|seq, _| numbers.contains(seq));
+        self.numbers = numbers;
+        let unread = self.to_read();
+        // It can be read only if both requests are answered.
+        let read = if unread.is_empty() { Ok(BTreeMap::new()) } else { asked(outbox.notices(unread)).await };
+        self.took(Use::Read, &read, jobs);
+        for (seq, read) in read.unwrap_or_default() {
+            self.take(seq, read);
         }
-        self.remove(damaged).await;
+    }
+
+    /// What is to be read next: first the notifications that a channel's mark names, because it waits for them all.
+    fn to_read(&self) -> BTreeSet<NoticeKey> {
+        let room = (MOST + AT_ONCE).saturating_sub(self.notices.len()).min(AT_ONCE);
+        let marked: BTreeSet<NoticeKey> = self.channels.values().flat_map(ChannelState::marked).collect();
+        let others = self.numbers.iter().copied().filter(|seq| !marked.contains(seq));
+        let all = marked.iter().copied().chain(others);
+        all.filter(|&seq| is_unread(seq, &self.numbers, &self.notices, &self.unreadable, &self.let_go))
+            .take(room)
+            .collect()
+    }
+
+    /// Takes a notification as read.
+    fn take(&mut self, seq: NoticeKey, read: Result<Notice, String>) {
+        let (why, is_newer) = match read {
+            Ok(notice) if notice.v <= 1 => {
+                self.unreadable.remove(&seq);
+                self.notices.insert(seq, notice);
+                return;
+            }
+            // A newer leader knows what to do with it.
+            Ok(notice) => (format!("its format {} is that of a newer version", notice.v), true),
+            Err(why) => (why, false),
+        };
+        let was_seen = self.unreadable.contains_key(&seq);
+        if was_seen && !is_newer {
+            let path = path(seq);
+            log!(WARN COORDINATION_DAMAGED, path, "ignoring {path}, which is removed after 24 hours: {why}");
+        }
+        let fresh = Unreadable { since: Instant::now(), why, is_certain: false };
+        self.unreadable.entry(seq).or_insert(fresh).is_certain = was_seen || is_newer;
     }
 
     /// Gives up notifications that are too old, and the oldest if there are too many.
     fn give_up_old(&mut self, jobs: &JobSet) {
-        let too_many = self.notices.len().saturating_sub(MOST);
         let limit = earlier(system::now().wall, LONGEST);
-        let old = |(index, (_, notice)): &(usize, (&NoticeKey, &Notice))| *index < too_many || notice.at < limit;
-        let old: BTreeSet<NoticeKey> = self.notices.iter().enumerate().filter(old).map(|(_, (seq, _))| *seq).collect();
-        for (name, state) in &mut self.channels {
-            let wants = |seq: &&NoticeKey| self.notices.get(seq).is_some_and(|notice| is_wanted(jobs, notice, name));
-            let given_up_now = state.give_up(&old.iter().filter(wants).copied().collect());
-            if given_up_now > 0 {
-                given_up(&self.sender.health, name, given_up_now, "older than 24 hours, or too many were waiting");
+        let old = self.notices.iter().filter(|(_, notice)| notice.at < limit).map(|(seq, _)| *seq);
+        let old: BTreeSet<NoticeKey> = old.collect();
+        let too_many = self.notices.len().saturating_sub(MOST);
+        let too_many: BTreeSet<NoticeKey> = self.notices.keys().copied().take(too_many).collect();
+        for (why, seqs) in [(TOO_OLD, &old), (TOO_MANY, &too_many)] {
+            for (name, state) in &mut self.channels {
+                let wants = |seq: &&NoticeKey| self.notices.get(seq).is_some_and(|it| is_wanted(jobs, it, name));
+                let count = state.give_up(&seqs.iter().filter(wants).copied().collect());
+                if count > 0 {
+                    given_up(&self.sender.health, name, count, why);
+                }
             }
         }
+        // What a channel cannot give up, because its record cannot be used, stays in the store alone; and so does what
+        // another leader may be able to send.
+        let is_stuck = |name: &ChannelName| self.channels.get(name).is_some_and(ChannelState::is_stuck);
+        let is_let_go = |seq: &NoticeKey, notice: &Notice| match jobs.wanted_by(notice.kind, notice.job.as_ref()) {
+            Some(wanted) => (old.contains(seq) || too_many.contains(seq)) && wanted.iter().any(is_stuck),
+            None => too_many.contains(seq),
+        };
+        let gone = self.notices.extract_if(.., |seq, notice| is_let_go(seq, notice));
+        self.let_go.extend(gone.map(|(seq, notice)| (seq, notice.at)));
     }
 
     /// Does what is due for a channel. Returns how long to wait before the next step.
     async fn serve(&mut self, jobs: &JobSet, name: &ChannelName, channel: &Channel) -> Duration {
+        let sender = self.sender;
         // A few requests at most: to read, to write, and to mark.
         for _ in 0..4 {
-            let waiting: BTreeMap<NoticeKey, &Notice> =
-                self.notices.iter().map(|(seq, notice)| (*seq, notice)).collect();
-            let waiting: BTreeMap<_, _> =
-                waiting.into_iter().filter(|(_, notice)| is_wanted(jobs, notice, name)).collect();
-            let state = self.channels.entry(name.clone()).or_default();
-            let pending = waiting.keys().filter(|seq| !state.is_done(**seq)).count();
-            self.sender.health.change(name, |health| health.pending = pending as u64);
-            if waiting.is_empty() && !state.is_busy() {
+            if sender.leads() != Some(self.token) {
                 return POLL;
             }
-            let now = system::now().up;
-            match state.next(name, &waiting, channel.every, now) {
-                Step::Wait(until) => return until.map_or(POLL, |until| until.since(now)),
-                Step::Read => match asked(self.sender.outbox.channel(name.clone())).await {
-                    Some(entry) => state.read(entry, system::now().up),
-                    None => return POLL,
+            let state = self.channels.entry(name.clone()).or_default();
+            let marked: BTreeSet<NoticeKey> = state.marked().collect();
+            // A message that another leader began is sent as it was, though this one's file lacks some of its jobs.
+            let is_for = |(seq, notice): &(&NoticeKey, &Notice)| match jobs.wanted_by(notice.kind, notice.job.as_ref())
+            {
+                Some(wanted) => wanted.contains(name),
+                None => marked.contains(seq),
+            };
+            let wanted: BTreeMap<NoticeKey, &Notice> =
+                self.notices.iter().filter(is_for).map(|(seq, notice)| (*seq, notice)).collect();
+            let pending = wanted.keys().filter(|seq| !state.is_done(**seq)).count();
+            sender.health.change(name, |health| health.pending = pending as u64);
+            if wanted.is_empty() && !state.is_busy() {
+                return POLL;
+            }
+            let is_unread =
+                |&seq: &NoticeKey| is_unread(seq, &self.numbers, &self.notices, &self.unreadable, &self.let_go);
+            let waiting = Waiting { wanted, marks_unread: marked.iter().any(is_unread) };
+            let now = system::now();
+            match state.next(name, &waiting, channel.every, now.up) {
+                Step::Wait(until) => return until.map_or(POLL, |until| until.since(now.up)),
+                Step::Read => match asked(sender.outbox.channel(name.clone())).await {
+                    Ok(entry) => {
+                        state.read(entry, system::now().up);
+                        if state.reading.ended() {
+                            usable(&sender.health, name);
+                            // Its mark may name some of them.
+                            self.let_go.clear();
+                        }
+                    }
+                    Err(Unasked(why)) => {
+                        if state.reading.failed(now.up) {
+                            unusable(&sender.health, name, now.wall, &why);
+                        }
+                        return POLL;
+                    }
                 },
                 Step::Write => {
-                    if !write(state, name, &self.numbers, self.sender).await {
+                    if !write(state, name, &self.numbers, sender).await {
                         return POLL;
                     }
                 }
                 Step::Send(batch) => {
-                    let found: Vec<Notice> = batch
-                        .notices
-                        .iter()
-                        .filter_map(|seq| waiting.get(seq))
-                        .map(|notice| (*notice).clone())
-                        .collect();
-                    state.mark(&batch, &self.sender.node);
-                    if !write(state, name, &self.numbers, self.sender).await {
+                    // The time of the delivery counts from before its mark, as that of a successor does.
+                    let until = Instant::now() + deliver::LONGEST;
+                    let found: Vec<Notice> =
+                        batch.notices.iter().filter_map(|seq| waiting.wanted.get(seq).copied().cloned()).collect();
+                    state.mark(&batch, &sender.node);
+                    if !write(state, name, &self.numbers, sender).await {
+                        return POLL;
+                    }
+                    if sender.leads() != Some(self.token) {
+                        state.unsent(&batch);
+                        write(state, name, &self.numbers, sender).await;
                         return POLL;
                     }
                     state.sent();
-                    self.send(name.clone(), channel, batch, &found);
+                    self.send(name.clone(), channel, batch, &found, until);
                     return POLL;
                 }
             }
@@ -238,39 +418,62 @@ impl Term<'_> {
         Duration::ZERO
     }
 
-    fn send(&mut self, name: ChannelName, channel: &Channel, batch: Batch, notices: &[Notice]) {
+    fn send(&mut self, name: ChannelName, channel: &Channel, batch: Batch, notices: &[Notice], until: Instant) {
         let notices: Vec<&Notice> = notices.iter().collect();
         let at = system::now().wall;
         let message = Message::of(&name, &batch, &notices, &self.sender.node, at);
-        let target = channel.target.clone();
-        self.on_their_way.push(Box::pin(async move {
-            let answer = deliver::deliver(target, message, at).await;
-            (name, batch, answer)
-        }));
+        // A task of its own: it goes on while the ledger is slow.
+        let task = self.on_their_way.spawn(deliver::deliver(channel.target.clone(), message, at, until));
+        self.deliveries.insert(task.id(), (name, batch));
+    }
+
+    /// Takes what became of a delivery. Returns the channel, whose record is to be written.
+    fn joined(&mut self, joined: Result<(Id, Result<Answer, Failed>), JoinError>) -> Option<ChannelName> {
+        let (id, answer) = match joined {
+            Ok(joined) => joined,
+            // A panic, which is logged where it happens.
+            Err(error) => {
+                let why = "the delivery was broken off by an internal error".to_owned();
+                (error.id(), Err(Failed { fate: Fate::Doubtful, why, answer: None }))
+            }
+        };
+        let (name, batch) = self.deliveries.remove(&id)?;
+        self.answered(&name, &batch, answer);
+        Some(name)
     }
 
     /// Takes the answer to a message.
-    fn answered(&mut self, (name, batch, answer): (ChannelName, Batch, Result<Answer, Failed>)) {
-        let Some(state) = self.channels.get_mut(&name) else { return };
+    fn answered(&mut self, name: &ChannelName, batch: &Batch, answer: Result<Answer, Failed>) {
+        let Some(state) = self.channels.get_mut(name) else { return };
         let (health, count, now) = (&self.sender.health, batch.notices.len(), system::now());
+        let every = self.sender.jobs.borrow().channels.get(name).map_or(NO_DISTANCE, |channel| channel.every);
         let fate = answer.as_ref().map_or_else(|failed| failed.fate, |_| Fate::Delivered);
         let jitter = uuid::Uuid::new_v4().as_u64_pair().0;
-        let pause = state.answered(&batch, fate, jitter, now.up);
+        let failures = state.failures() + 1;
+        let after = state.answered(batch, fate, every, jitter, now.up);
         match answer {
-            Ok(_) => {
+            Ok(Answer { refused, .. }) => {
                 log!(NOTICE_SENT, channel = %name, delivery = batch.id, count, second_copy = batch.is_again);
-                health.change(&name, |health| (health.sent, health.failing) = (health.sent + 1, None));
+                health.change(name, |health| (health.sent, health.failing) = (health.sent + 1, None));
+                if let Some(error) = refused {
+                    // Others have it, so it does not count as given up.
+                    log!(WARN NOTICE_GIVEN_UP, channel = %name, count, error);
+                }
             }
             Err(Failed { why, .. }) => {
-                let retry_ms = pause.map(cronkeeper_core::run::millis);
-                let failures = state.failures();
+                let retry_ms = match after {
+                    After::Again(pause) => Some(cronkeeper_core::run::millis(pause)),
+                    After::Delivered | After::Hopeless | After::Untold => None,
+                };
                 // The first and then every tenth: a service that is away for a day must not fill the log.
-                if failures == 1 || failures.is_multiple_of(10) {
+                if failures == 1 || failures.is_multiple_of(10) || retry_ms.is_none() {
                     log!(NOTICE_FAILED, channel = %name, delivery = batch.id, count, error = why, retry_ms);
                 }
-                failing(health, &name, now.wall, &why);
-                if fate == Fate::Hopeless {
-                    given_up(health, &name, count, &why);
+                failing(health, name, now.wall, &why);
+                match after {
+                    After::Hopeless => given_up(health, name, count, &why),
+                    After::Untold => given_up(health, name, count, UNTOLD),
+                    After::Again(_) | After::Delivered => {}
                 }
             }
         }
@@ -278,37 +481,65 @@ impl Term<'_> {
 
     /// Removes what nobody waits for any more.
     async fn clear(&mut self, jobs: &JobSet) {
-        let mut gone = BTreeSet::new();
+        let limit = earlier(system::now().wall, LONGEST);
+        // With the name and the reason if it is lost with that.
+        let mut gone: BTreeMap<NoticeKey, Option<(String, String)>> = BTreeMap::new();
         for (seq, notice) in &self.notices {
-            let wanted = jobs.wanted_by(notice.kind, notice.job.as_ref());
-            if wanted.is_empty() {
-                dropped(&notice.id, "no channel of the jobs file wants it any more");
-                gone.insert(*seq);
-            } else if wanted.iter().all(|name| self.channels.get(name).is_some_and(|state| state.is_done(*seq))) {
-                gone.insert(*seq);
+            let lost = |why: &str| Some((notice.id.clone(), why.to_owned()));
+            match jobs.wanted_by(notice.kind, notice.job.as_ref()) {
+                None if notice.at < limit => {
+                    let was_sent = self.channels.values().any(|state| state.is_done(*seq));
+                    gone.insert(*seq, lost(NOWHERE).filter(|_| !was_sent));
+                }
+                // The next leader's file may have the job.
+                None => {}
+                Some(wanted) if wanted.is_empty() => {
+                    gone.insert(*seq, lost("no channel of the jobs file wants it any more"));
+                }
+                Some(wanted) => {
+                    if wanted.iter().all(|name| self.channels.get(name).is_some_and(|state| state.is_done(*seq))) {
+                        gone.insert(*seq, None);
+                    }
+                }
             }
             if gone.len() == AT_ONCE {
                 break;
             }
         }
-        self.remove(gone).await;
+        if !self.channels.values().any(ChannelState::is_stuck) {
+            let old = self.let_go.iter().filter(|(_, at)| **at < limit);
+            gone.extend(old.map(|(seq, _)| (*seq, Some((path(*seq), NOWHERE.to_owned())))));
+        }
+        let old = self.unreadable.iter().filter(|(_, it)| it.since.elapsed() >= LONGEST);
+        gone.extend(old.map(|(seq, it)| (*seq, Some((path(*seq), it.why.clone())))));
+        let gone: BTreeMap<_, _> = gone.into_iter().take(AT_ONCE).collect();
+        self.remove(gone, jobs).await;
         self.channels.retain(|name, state| jobs.channels.contains_key(name) || state.is_busy());
         self.sender.health.keep(|name| jobs.channels.contains_key(name));
     }
 
-    async fn remove(&mut self, gone: BTreeSet<NoticeKey>) {
-        if !gone.is_empty() && asked(self.sender.outbox.remove(gone.clone())).await.is_some() {
-            self.notices.retain(|seq, _| !gone.contains(seq));
-            self.numbers.retain(|seq| !gone.contains(seq));
+    async fn remove(&mut self, gone: BTreeMap<NoticeKey, Option<(String, String)>>, jobs: &JobSet) {
+        if gone.is_empty() {
+            return;
         }
+        let removed = asked(self.sender.outbox.remove(gone.keys().copied().collect())).await;
+        if !self.took(Use::Write, &removed, jobs) {
+            return;
+        }
+        for (notice, reason) in gone.values().flatten() {
+            log!(NOTICE_DROPPED, notice, reason);
+        }
+        self.notices.retain(|seq, _| !gone.contains_key(seq));
+        self.unreadable.retain(|seq, _| !gone.contains_key(seq));
+        self.let_go.retain(|seq, _| !gone.contains_key(seq));
+        self.numbers.retain(|seq| !gone.contains_key(seq));
     }
 
     /// The term is over: what is on its way is answered and noted, and nothing else is sent.
     async fn end(mut self) {
         let rest = async {
-            while let Some(answered) = self.on_their_way.next().await {
-                let name = answered.0.clone();
-                self.answered(answered);
+            while let Some(joined) = self.on_their_way.join_next_with_id().await {
+                let Some(name) = self.joined(joined) else { continue };
                 if let Some(state) = self.channels.get_mut(&name) {
                     write(state, &name, &self.numbers, self.sender).await;
                 }
@@ -323,28 +554,86 @@ impl Term<'_> {
     }
 }
 
-/// Writes a channel's record, if nobody else has. False: it is to be read again.
+/// What the outbox is used for.
+#[derive(Clone, Copy)]
+enum Use {
+    Read,
+    Write,
+}
+
+/// True if it exists, and may still become known.
+fn is_unread(
+    seq: NoticeKey,
+    existing: &BTreeSet<NoticeKey>,
+    notices: &BTreeMap<NoticeKey, Notice>,
+    unreadable: &BTreeMap<NoticeKey, Unreadable>,
+    let_go: &BTreeMap<NoticeKey, Timestamp>,
+) -> bool {
+    existing.contains(&seq)
+        && !notices.contains_key(&seq)
+        && !let_go.contains_key(&seq)
+        && unreadable.get(&seq).is_none_or(|it| !it.is_certain)
+}
+
+/// The nodes, without those that were forgotten.
+fn nodes(status: &Status) -> Nodes {
+    // Which nodes are forgotten the leader knows once it has read the places.
+    let is_awaited = |missing: &&MissingMember| status.places.is_empty() || !missing.is_forgotten(&status.places);
+    let missing = status.missing.iter().filter(is_awaited);
+    Nodes {
+        alive: status.members.iter().map(|member| member.node.clone()).collect(),
+        missing: missing.map(|missing| (missing.node.clone(), missing.gone_since)).collect(),
+    }
+}
+
+fn path(seq: NoticeKey) -> String {
+    format!("outbox/{seq}")
+}
+
+/// Writes a channel's record, if nobody else has. False: it is not as it is here.
 async fn write(state: &mut ChannelState, name: &ChannelName, existing: &BTreeSet<NoticeKey>, sender: &Sender) -> bool {
     let Some(entry) = state.record(existing) else { return false };
     match asked(sender.outbox.put_channel(name.clone(), entry.record, entry.at)).await {
-        Some(Some(version)) => {
-            state.written(version);
-            true
+        Ok(version) => {
+            if state.writing.ended() {
+                usable(&sender.health, name);
+            }
+            match version {
+                Some(version) => state.written(version),
+                // Another node has written it.
+                None => state.superseded(),
+            }
+            version.is_some()
         }
-        // Another node has written it; or nobody knows, and the record will show.
-        Some(None) => {
-            state.superseded();
-            false
-        }
-        None => {
+        Err(Unasked(why)) => {
+            // Nobody knows, and the record will show.
             state.unwritten();
+            let now = system::now();
+            if state.writing.failed(now.up) {
+                unusable(&sender.health, name, now.wall, &why);
+            }
             false
         }
     }
 }
 
+/// Says that the ledger keeps a channel from getting anything.
+fn unusable(health: &Health, name: &ChannelName, now: Timestamp, why: &str) {
+    let error = format!("{UNUSABLE}: {why}");
+    let count = health.channels().get(name).map_or(0, |health| health.pending);
+    log!(NOTICE_FAILED, channel = %name, count, error);
+    health.change(name, |health| {
+        let since = health.failing.as_ref().map_or(now, |(since, _)| *since);
+        health.failing = Some((since, error));
+    });
+}
+
+fn usable(health: &Health, name: &ChannelName) {
+    health.change(name, |health| _ = health.failing.take_if(|(_, error)| error.starts_with(UNUSABLE)));
+}
+
 fn is_wanted(jobs: &JobSet, notice: &Notice, name: &ChannelName) -> bool {
-    jobs.wanted_by(notice.kind, notice.job.as_ref()).contains(name)
+    jobs.wanted_by(notice.kind, notice.job.as_ref()).is_some_and(|wanted| wanted.contains(name))
 }
 
 fn failing(health: &Health, name: &ChannelName, now: Timestamp, why: &str) {
@@ -360,6 +649,5 @@ fn given_up(health: &Health, name: &ChannelName, count: usize, why: &str) {
     health.change(name, |health| health.given_up += count as u64);
 }
 
-fn dropped(notice: &str, why: &str) {
-    log!(NOTICE_DROPPED, notice, reason = why);
-}
+#[cfg(test)]
+mod tests;

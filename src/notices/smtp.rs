@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::{Duration, SystemTime};
 
 use hyper::Uri;
@@ -25,10 +25,10 @@ use lettre::transport::smtp::client::{
 use lettre::transport::smtp::commands::{Data, Mail as MailFrom, Rcpt};
 use lettre::transport::smtp::extension::ClientId;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use tokio_rustls::rustls::ClientConfig;
 
-use super::deliver::{Answer, Failed, io_failed};
+use super::deliver::{Answer, Failed, answered, io_failed};
 use super::http::{self, Stream};
 use super::message::Message;
 use super::plan::Fate;
@@ -40,6 +40,9 @@ use cronkeeper_core::escape;
 const SHOWN: usize = 200;
 /// Most bytes that are read of a mail server: it cannot fill this node's memory with a line that never ends.
 const MOST_BYTES: usize = 256 << 10;
+const READ_AT_ONCE: usize = 4 << 10;
+/// How long the answer to a mail may take: a server may look at it before it accepts it. RFC 5321 has 10 minutes.
+pub(super) const ANSWER: Duration = Duration::from_secs(60);
 /// How long the farewell may take.
 const FAREWELL: Duration = Duration::from_secs(1);
 
@@ -125,11 +128,23 @@ fn written(from: &Address, to: &[Address], message: &Message, at: Timestamp) -> 
     Ok(mail.body(message.text.clone()).map_err(|error| error.to_string())?.formatted())
 }
 
-/// A connection from which at most so many bytes are read.
+/// A connection from which at most so many bytes are read, and in one go at most the rest of a line.
+///
+/// `lettre` keeps what it has read beyond a line, also when TLS begins after it: somebody on the way could put answers
+/// behind the one to STARTTLS, and they would count as said under TLS. So it never gets more than it has asked for, and
+/// what is behind that answer is read as TLS, which it is not.
 struct Bounded {
     stream: Box<dyn Stream>,
     peer: SocketAddr,
     left: usize,
+    /// What was read and not handed out.
+    ahead: Vec<u8>,
+}
+
+impl Bounded {
+    fn new(stream: Box<dyn Stream>, peer: SocketAddr) -> Self {
+        Self { stream, peer, left: MOST_BYTES, ahead: Vec::new() }
+    }
 }
 
 impl fmt::Debug for Bounded {
@@ -146,13 +161,22 @@ impl AsyncTokioStream for Bounded {
 
 impl AsyncRead for Bounded {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let before = buf.filled().len();
-        let polled = Pin::new(&mut self.stream).poll_read(cx, buf);
-        match self.left.checked_sub(buf.filled().len() - before) {
-            Some(left) => self.left = left,
-            None => return Poll::Ready(Err(io::Error::other("the mail server sent too much data"))),
+        let this = &mut *self;
+        if this.ahead.is_empty() {
+            let mut space = [0; READ_AT_ONCE];
+            let mut read = ReadBuf::new(&mut space);
+            ready!(Pin::new(&mut this.stream).poll_read(cx, &mut read))?;
+            match this.left.checked_sub(read.filled().len()) {
+                Some(left) => this.left = left,
+                None => return Poll::Ready(Err(io::Error::other("the mail server sent too much data"))),
+            }
+            this.ahead.extend_from_slice(read.filled());
         }
-        polled
+        let line = this.ahead.iter().position(|&byte| byte == b'\n').map_or(this.ahead.len(), |end| end + 1);
+        let handed_out = line.min(buf.remaining());
+        buf.put_slice(&this.ahead[..handed_out]);
+        this.ahead.drain(..handed_out);
+        Poll::Ready(Ok(()))
     }
 }
 
@@ -224,8 +248,15 @@ fn broken(error: &Error) -> Option<io::ErrorKind> {
     (!matches!(lost.kind(), io::ErrorKind::InvalidData | io::ErrorKind::Other)).then(|| lost.kind())
 }
 
-/// Sends a mail. If one recipient is refused, the others still get it.
-pub(super) async fn send(mail: Mail) -> Result<Answer, Failed> {
+/// A connection to a mail server that waits for the mail.
+pub(super) struct Open {
+    server: AsyncSmtpConnection,
+    data: Vec<u8>,
+    refused: Option<String>,
+}
+
+/// Says everything that comes before the mail. If one recipient is refused, the others still get it.
+pub(super) async fn open(mail: Mail) -> Result<Open, Failed> {
     let name = ClientId::Domain(own_name());
     let stream = http::connected(&mail.host, mail.port).await?;
     let peer = stream.peer_addr().map_err(|error| io_failed(Fate::Refused, &error))?;
@@ -233,7 +264,7 @@ pub(super) async fn send(mail: Mail) -> Result<Answer, Failed> {
         Encryption::Tls(tls) => http::encrypted(stream, &mail.host, Arc::clone(tls)).await?,
         Encryption::None | Encryption::StartTls(_) => Box::new(stream),
     };
-    let stream = Box::new(Bounded { stream, peer, left: MOST_BYTES });
+    let stream = Box::new(Bounded::new(stream, peer));
     let greeted = AsyncSmtpConnection::connect_with_transport(stream, &name).await;
     let mut server = greeted.map_err(|error| About::Server.failed(&error))?;
     if let Encryption::StartTls(tls) = mail.encryption {
@@ -248,23 +279,43 @@ pub(super) async fn send(mail: Mail) -> Result<Answer, Failed> {
     }
     let begun = server.command(MailFrom::new(Some(mail.from), Vec::new())).await;
     begun.map_err(|error| About::Sender.failed(&error))?;
-    let (mut taken, mut refused) = (0, None);
+    let (all, mut refused) = (mail.to.len(), Vec::new());
     for to in mail.to {
         match server.command(Rcpt::new(to, Vec::new())).await {
-            Ok(_) => taken += 1,
-            Err(error) if error.status().is_some() => refused = Some(About::Recipient.failed(&error)),
+            Ok(_) => {}
+            Err(error) if error.status().is_some() => refused.push(About::Recipient.failed(&error)),
             Err(error) => return Err(About::Recipient.failed(&error)),
         }
     }
-    if let Some(refused) = refused.filter(|_| taken == 0) {
-        return Err(refused);
-    }
+    let refused = of_recipients(all, refused)?;
     server.command(Data).await.map_err(|error| About::Data.failed(&error))?;
-    let answered = server.message(&mail.data).await.map_err(|error| About::Message.failed(&error))?;
-    // It has the mail, whatever becomes of the farewell.
-    let _ = timeout(FAREWELL, server.quit()).await;
-    let text = answered.message().collect::<Vec<_>>().join(" ");
-    Ok(Answer(escape::short(&format!("{} {text}", answered.code()), SHOWN)))
+    Ok(Open { server, data: mail.data, refused })
+}
+
+/// What it means that these of so many recipients were refused: the first reason, or the error if nobody is left.
+fn of_recipients(all: usize, mut refused: Vec<Failed>) -> Result<Option<String>, Failed> {
+    let count = refused.len();
+    if count > 0 && count == all {
+        // As long as one of them may be taken later, the mail is tried again.
+        let later = refused.iter().position(|failed| failed.fate == Fate::Refused);
+        return Err(refused.swap_remove(later.unwrap_or(0)));
+    }
+    let said = refused.into_iter().next().map(|first| first.answer.unwrap_or(first.why));
+    Ok(said.map(|said| format!("{count} of {all} recipients refused it: {said}")))
+}
+
+impl Open {
+    /// Sends the mail.
+    pub async fn send(mut self, until: Instant) -> Result<Answer, Failed> {
+        let taken = answered(ANSWER, until, async {
+            self.server.message(&self.data).await.map_err(|error| About::Message.failed(&error))
+        });
+        let taken = taken.await?;
+        // It has the mail, whatever becomes of the farewell.
+        let _ = timeout(FAREWELL, self.server.quit()).await;
+        let text = taken.message().collect::<Vec<_>>().join(" ");
+        Ok(Answer { text: escape::short(&format!("{} {text}", taken.code()), SHOWN), refused: self.refused })
+    }
 }
 
 #[cfg(test)]
@@ -272,7 +323,8 @@ mod tests {
     use super::*;
 
     fn mail(title: &str, text: &str) -> String {
-        let message = Message { id: "abc".into(), title: title.into(), text: text.into(), json: Vec::new() };
+        let message =
+            Message { id: "abc".into(), title: title.into(), text: text.into(), chat: String::new(), json: Vec::new() };
         let [from, to] = ["a@b.example", "root"].map(|text| mail_address(text).unwrap());
         String::from_utf8(written(&from, &[to], &message, Timestamp::UNIX_EPOCH).unwrap()).unwrap()
     }
@@ -303,5 +355,51 @@ mod tests {
         ] {
             assert!(mail.contains(line), "{line}{mail}");
         }
+    }
+
+    #[test]
+    fn a_mail_without_recipients_is_tried_again_if_one_of_them_may_be_taken_later() {
+        let failed = |fate, answer: &str| Failed { fate, why: "x".into(), answer: Some(answer.into()) };
+        let [never, later] = [(Fate::Hopeless, "550 no"), (Fate::Refused, "450 busy")];
+        let all = |refused: &[(Fate, &str)], of| {
+            let refused = refused.iter().map(|&(fate, answer)| failed(fate, answer)).collect();
+            of_recipients(of, refused).map_err(|failed| failed.fate)
+        };
+        assert_eq!(all(&[never, later], 2), Err(Fate::Refused));
+        assert_eq!(all(&[never, never], 2), Err(Fate::Hopeless));
+        assert_eq!(all(&[never], 2), Ok(Some("1 of 2 recipients refused it: 550 no".into())));
+        assert_eq!(all(&[], 2), Ok(None));
+    }
+
+    /// Somebody on the way puts an answer behind the one to STARTTLS. It must not count as said under TLS.
+    #[tokio::test]
+    async fn what_is_said_before_tls_does_not_count_under_tls() {
+        use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let serving = tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            for said in ["220 x\r\n", "250-x\r\n250 STARTTLS\r\n", "220 go\r\n250 injected\r\n"] {
+                stream.write_all(said.as_bytes()).await.unwrap();
+                _ = stream.read(&mut [0; 1_000]).await;
+            }
+            // It never answers the begin of TLS.
+            std::future::pending::<()>().await;
+        });
+        let tls = TlsParametersBuilder::new("localhost".to_owned()).certificate_store(CertificateStore::None).build();
+        let address: Address = "a@b.example".parse().unwrap();
+        let mail = Mail {
+            host: "127.0.0.1".into(),
+            port,
+            encryption: Encryption::StartTls(tls.unwrap()),
+            login: None,
+            from: address.clone(),
+            to: vec![address],
+            data: Vec::new(),
+        };
+        let opened =
+            timeout(Duration::from_secs(10), open(mail)).await.expect("the answer is read as TLS, which it is not");
+        assert_eq!(opened.err().map(|failed| failed.fate), Some(Fate::Refused));
+        serving.abort();
     }
 }

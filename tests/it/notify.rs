@@ -74,6 +74,12 @@ fn a_webhook_and_a_mail_arrive_once_though_the_leader_is_killed_before_they_are_
 
     hook.await_got(1, |mode| mode == Mode::Answers(503));
     mail.await_refused();
+    // It knows the answers: else the next leader could not tell, and would leave the messages alone for a while.
+    let is_unmarked = |channel: &str| {
+        let record = place.zk.json(&place.path(&format!("/cronkeeper/channels/{channel}")));
+        record.is_some_and(|record| record.get("sending").is_none())
+    };
+    until("both are refused", || is_unmarked("hook") && is_unmarked("post"));
     a.kill9();
     b.await_event("takeover.done", LONG);
     hook.set(Mode::Takes);

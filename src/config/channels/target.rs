@@ -151,15 +151,20 @@ pub(crate) fn is_this_host(host: &str) -> bool {
     host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
-fn header(name: &str, value: &str) -> Result<(), &'static str> {
+/// True for the headers that cronkeeper sets itself.
+pub(crate) fn is_own_header(name: &str) -> bool {
     let lower = name.to_ascii_lowercase();
+    TAKEN.contains(&lower.as_str()) || lower.starts_with("x-cronkeeper-") || lower == "idempotency-key"
+}
+
+fn header(name: &str, value: &str) -> Result<(), &'static str> {
     if hyper::header::HeaderName::try_from(name).is_err() {
         return Err("is not the name of a header");
     }
-    if TAKEN.contains(&lower.as_str()) || lower.starts_with("x-cronkeeper-") || lower == "idempotency-key" {
+    if is_own_header(name) {
         return Err("cronkeeper sets this header itself");
     }
-    if matches!(lower.as_str(), "authorization" | "proxy-authorization" | "cookie") {
+    if matches!(name.to_ascii_lowercase().as_str(), "authorization" | "proxy-authorization" | "cookie") {
         return Err("is a secret, which everybody could read here; put it into a `headers_file`");
     }
     hyper::header::HeaderValue::try_from(value).map(drop).map_err(|_| "its value has characters that are not allowed")

@@ -102,13 +102,15 @@ fn a_job_hears_of_what_its_channels_get_by_default_unless_it_says_otherwise() {
     let (set, _) = parse("j", text.as_bytes()).unwrap_or_else(|problems| panic!("{}", lines(&problems)));
     let names = |kind, job: &str| {
         let job = cronkeeper_core::job::JobName::parse(job).unwrap();
-        let names = set.wanted_by(kind, Some(&job));
+        let names = set.wanted_by(kind, Some(&job)).unwrap();
         names.iter().map(ChannelName::as_str).collect::<Vec<_>>().join(",")
     };
     assert_eq!([names(NoticeKind::Missed, "a"), names(NoticeKind::Failure, "a")], ["ops", ""]);
     assert_eq!([names(NoticeKind::Missed, "b"), names(NoticeKind::Output, "b")], ["", "chat"]);
     assert_eq!(names(NoticeKind::Missed, "c"), "");
-    assert_eq!(set.wanted_by(NoticeKind::NodeMissing, None).len(), 1);
+    assert_eq!(set.wanted_by(NoticeKind::NodeMissing, None).unwrap().len(), 1);
+    let unknown = cronkeeper_core::job::JobName::parse("elsewhere").unwrap();
+    assert_eq!(set.wanted_by(NoticeKind::Failure, Some(&unknown)), None);
     let chat = &set.channels[&ChannelName::parse("chat").unwrap()];
     assert_eq!((chat.on.clone(), matches!(chat.target, Target::Mail { .. })), (NoticeKind::by_default(), true));
 }

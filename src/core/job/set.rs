@@ -47,16 +47,13 @@ impl JobSet {
         Self { channels, ..self }
     }
 
-    /// The channels that want a notification of this kind; `job`: the job that it is about.
-    pub fn wanted_by(&self, kind: NoticeKind, job: Option<&JobName>) -> BTreeSet<ChannelName> {
-        match job.map(|name| self.jobs.get(name)) {
-            None => self.subscribers(kind),
-            Some(None) => BTreeSet::new(),
-            Some(Some(job)) => {
-                let own = job.notify.0.iter().filter(|(name, kinds)| self.gets(name, kinds.as_ref(), kind));
-                own.map(|(name, _)| name.clone()).collect()
-            }
-        }
+    /// The channels that want a notification of this kind; `job`: the job that it is about. `None` if the job is not
+    /// defined here: another node's file may have it.
+    pub fn wanted_by(&self, kind: NoticeKind, job: Option<&JobName>) -> Option<BTreeSet<ChannelName>> {
+        let Some(name) = job else { return Some(self.subscribers(kind)) };
+        let job = self.jobs.get(name)?;
+        let own = job.notify.0.iter().filter(|(name, kinds)| self.gets(name, kinds.as_ref(), kind));
+        Some(own.map(|(name, _)| name.clone()).collect())
     }
 
     /// The channels that get this kind by default.
