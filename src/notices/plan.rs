@@ -26,7 +26,7 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(90);
 /// The pause after the first refusal; it doubles with each failure.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(300);
-/// The least pause before a copy of a message that may have arrived; it doubles with each copy. People may get them all.
+/// The least pause before a copy of a message that may have arrived; it doubles with each: people may get them all.
 const FIRST_DOUBT: Duration = Duration::from_secs(60);
 const LONGEST_DOUBT: Duration = Duration::from_secs(3600);
 /// How often a process sends a message when no answer tells whether it arrived.

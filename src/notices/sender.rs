@@ -92,8 +92,8 @@ struct Term<'a> {
 }
 
 impl Sender {
-    /// Sends while this node leads; ends with the daemon, which drops the status. Begins again after a panic, which would
-    /// else end all notifications.
+    /// Sends while this node leads; ends with the daemon, which drops the status. Begins again after a panic, which
+    /// would else end all notifications.
     pub async fn run(self) {
         loop {
             let mut task = JoinSet::new();
