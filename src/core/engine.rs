@@ -137,7 +137,10 @@ impl Engine {
                 let lead = |count| runs.lead(&self.cx, (now, due), count);
                 // While the most starts allowed are in flight, nothing can be begun before one of them returns.
                 let (next, up) = match runs.has_room() {
-                    true => (leader.next_at(lead).into_iter().chain(runs.next_at()).min(), leader.next_up_at()),
+                    true => {
+                        let next = leader.next_at(lead).into_iter().chain(runs.next_at()).min();
+                        (next, leader.next_up_at(runs.is_quiet()))
+                    }
                     false => (runs.give_up_at().into_iter().chain(runs.next_placed_retry(&self.cx)).min(), None),
                 };
                 let placed = leader.next_placed_at(runs.placing_lead(&self.cx, lead(1)));

@@ -173,8 +173,9 @@ impl Leader {
     }
 
     /// When the next run is given up that waits for a link that cannot arrive any more, or when records are read again.
-    pub fn next_up_at(&self) -> Option<Uptime> {
-        self.downstream.next_at().into_iter().chain(self.recheck.next_at()).min()
+    /// `is_quiet`: nothing is given up for now.
+    pub fn next_up_at(&self, is_quiet: bool) -> Option<Uptime> {
+        self.downstream.next_at().filter(|_| !is_quiet).into_iter().chain(self.recheck.next_at()).min()
     }
 
     /// Has all waiting runs checked again.
