@@ -111,6 +111,10 @@ pub(super) struct ChannelState {
     /// Number of copies of the message in doubt that this process has sent.
     doubts: u32,
     not_before: Uptime,
+    /// Its record was damaged when it was read: all that waits may have been sent.
+    has_forgotten: bool,
+    /// The last notice of which that is so.
+    doubtful_to: Option<NoticeKey>,
     /// That its record cannot be read.
     pub reading: Trouble,
     pub writing: Trouble,
@@ -140,6 +144,7 @@ impl ChannelState {
     /// Takes the record as read.
     pub fn read(&mut self, entry: ChannelEntry, now: Uptime) {
         self.seen_sending = entry.record.sending.is_some().then_some(now);
+        self.has_forgotten |= entry.is_damaged;
         self.entry = Some(entry);
         self.is_dirty = false;
     }
@@ -175,6 +180,10 @@ impl ChannelState {
             return Step::Write;
         }
         let wanted = &waiting.wanted;
+        if std::mem::take(&mut self.has_forgotten) {
+            self.doubtful_to = wanted.keys().next_back().copied();
+        }
+        let doubtful_to = self.doubtful_to;
         let new_id = |notices: &BTreeSet<NoticeKey>| {
             id(name, notices.iter().filter_map(|seq| Some(wanted.get(seq)?.id.as_str())))
         };
@@ -201,8 +210,8 @@ impl ChannelState {
         let (printed, others): (BTreeSet<NoticeKey>, BTreeSet<NoticeKey>) = open.partition(is_output);
         let batch = |notices: BTreeSet<NoticeKey>, is_output| Batch {
             id: new_id(&notices),
+            is_again: notices.first().copied().is_some_and(|first| Some(first) <= doubtful_to),
             notices,
-            is_again: false,
             is_output,
         };
         let at = if others.is_empty() {

@@ -482,6 +482,7 @@ impl<'a> Term<'a> {
     /// Removes what nobody waits for any more.
     async fn clear(&mut self, jobs: &JobSet) {
         let limit = earlier(system::now().wall, LONGEST);
+        let is_done = |name: &ChannelName, seq| self.channels.get(name).is_some_and(|state| state.is_done(seq));
         // With the name and the reason if it is lost with that.
         let mut gone: BTreeMap<NoticeKey, Option<(String, String)>> = BTreeMap::new();
         for (seq, notice) in &self.notices {
@@ -496,11 +497,8 @@ impl<'a> Term<'a> {
                 Some(wanted) if wanted.is_empty() => {
                     gone.insert(*seq, lost("no channel of the jobs file wants it any more"));
                 }
-                Some(wanted) => {
-                    if wanted.iter().all(|name| self.channels.get(name).is_some_and(|state| state.is_done(*seq))) {
-                        gone.insert(*seq, None);
-                    }
-                }
+                Some(wanted) if wanted.iter().all(|name| is_done(name, *seq)) => _ = gone.insert(*seq, None),
+                Some(_) => {}
             }
             if gone.len() == AT_ONCE {
                 break;

@@ -328,3 +328,14 @@ proptest! {
         prop_assert_eq!(arrived.len(), count);
     }
 }
+
+#[test]
+fn what_waits_when_a_channels_record_is_damaged_may_have_been_sent_and_what_comes_later_has_not() {
+    let mut world = World::failures(2);
+    world.stored = ChannelEntry { at: Some(Version(7)), is_damaged: true, ..ChannelEntry::default() };
+    let first = world.message();
+    assert!(first.is_again && first.notices.len() == 2, "{first:?}");
+    world.answered(&first, Fate::Delivered);
+    world.notices.insert(seq(2_000), notice(NoticeKind::Failure, 2_000));
+    assert!(!world.message().is_again);
+}
