@@ -643,7 +643,7 @@ fn failing(health: &Health, name: &ChannelName, now: Timestamp, why: &str) {
 }
 
 fn given_up(health: &Health, name: &ChannelName, count: usize, why: &str) {
-    log!(NOTICE_GIVEN_UP, channel = %name, count, error = why);
+    log!(ERROR NOTICE_GIVEN_UP, channel = %name, count, error = why);
     health.change(name, |health| health.given_up += count as u64);
 }
 

@@ -907,6 +907,31 @@ fn an_acceptance_that_the_service_loses_is_written_again_before_the_run_is_moved
     assert_eq!((cluster.started.len(), cluster.ledger.running.len(), cluster.ledger.history.len()), (1, 0, 1));
 }
 
+/// It lost its lease, and so the others saw it leave; its session lasts.
+#[test]
+fn a_node_that_left_and_is_back_in_its_session_writes_nothing_over_what_was_placed_since() {
+    let rerun = Job { interrupted: Interrupted::Rerun, on_lease_end: OnLeaseEnd::Kill, ..once("a") };
+    let mut cluster = Cluster::led(3, "10:00:00", vec![on(&["!node=host-a"], rerun)]);
+    cluster.run_for(SECOND + 5 * MS);
+    let left = (1..3).find(|&index| !cluster.node(index).running.is_empty()).expect("it runs");
+    let other = 3 - left;
+    cluster.node(other).is_frozen = true;
+    cluster.lose(left);
+    cluster.run_for(SECOND);
+    let placed = |cluster: &Cluster| {
+        let (record, _) = cluster.ledger.running.values().next().expect("it is in flight");
+        (record.state, record.attempt, record.owner.node.clone())
+    };
+    assert_eq!(placed(&cluster), (RunState::Placed, 2, name(other)));
+    cluster.rejoin(left);
+    assert!(cluster.end_one(left, Exit::Code(0)));
+    cluster.run_for(SECOND);
+    assert_eq!(placed(&cluster), (RunState::Placed, 2, name(other)));
+    cluster.thaw(other);
+    cluster.run_for(SECOND);
+    assert_eq!(cluster.started_on("a"), [left, other].map(|index| name(index).to_string()));
+}
+
 /// The leader finds that the run waits, as it did before it was placed.
 #[test]
 fn what_waited_before_the_service_lost_where_it_was_placed_is_left_to_the_node_that_runs_it() {

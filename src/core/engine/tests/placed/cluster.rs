@@ -220,6 +220,15 @@ impl Cluster {
         }
     }
 
+    /// The node joins anew in its old session, after its lease was over.
+    pub fn rejoin(&mut self, index: usize) {
+        let Some(id) = self.nodes[index].session.clone() else { return };
+        self.nodes[index].is_gone = false;
+        self.handle(index, Event::Election(election::Event::Session { id, timeout: LEASE * 2 }));
+        self.renew(index);
+        self.tell_members();
+    }
+
     /// The node's process starts again, after it has died.
     pub fn restart(&mut self, index: usize) {
         let old = &self.nodes[index];
