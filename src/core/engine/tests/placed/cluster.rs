@@ -223,7 +223,7 @@ impl Cluster {
     /// The node joins anew in its old session, after its lease was over.
     pub fn rejoin(&mut self, index: usize) {
         let Some(id) = self.nodes[index].session.clone() else { return };
-        self.nodes[index].is_gone = false;
+        (self.nodes[index].is_gone, self.nodes[index].is_frozen) = (false, false);
         self.handle(index, Event::Election(election::Event::Session { id, timeout: LEASE * 2 }));
         self.renew(index);
         self.tell_members();
