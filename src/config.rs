@@ -49,7 +49,9 @@ use files::Source;
 use host::Host;
 use spanned::{Fault, Position};
 
-pub(crate) use channels::{MOST_CHANNELS, MOST_RECIPIENTS, address, is_own_header, is_this_host, mail_address};
+pub(crate) use channels::{
+    MOST_CHANNELS, MOST_RECIPIENTS, address, bare_host, is_own_header, is_this_host, mail_address,
+};
 pub use content::Content;
 pub(crate) use lint::GIVEN_TO_JOBS;
 pub use place::{Excerpt, Place};

@@ -27,6 +27,7 @@ use crate::warden::cgroup::hierarchy::Cgroups;
 use cronkeeper_core::election::{Member, Place, Worth};
 use cronkeeper_core::job::{ChannelName, Digest};
 use cronkeeper_core::run::Drain;
+use cronkeeper_core::suggest::counted;
 use cronkeeper_core::term::{CandidateName, FencingToken, NodeName, SessionId};
 
 /// A node and its view of the cluster, as shown to operators.
@@ -287,6 +288,14 @@ pub struct FailingChannel {
     /// The number of notifications that wait.
     pub waiting: u64,
     pub error: String,
+}
+
+impl FailingChannel {
+    /// Since when, and how much waits: `nothing delivered since …, 3 notifications waiting`.
+    pub fn in_words(&self, since: &str) -> String {
+        let waiting = counted(usize::try_from(self.waiting).unwrap_or(usize::MAX), "notification");
+        format!("{}: nothing delivered since {since}, {waiting} waiting", self.channel)
+    }
 }
 
 /// Between the last look at a node that was alive and the first at which it was gone, if they are close together.

@@ -4,7 +4,7 @@
 
 mod target;
 
-pub(crate) use self::target::{MOST_RECIPIENTS, address, is_own_header, is_this_host, mail_address};
+pub(crate) use self::target::{MOST_RECIPIENTS, address, bare_host, is_own_header, is_this_host, mail_address};
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;

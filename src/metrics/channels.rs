@@ -23,6 +23,14 @@ pub struct ChannelHealth {
     pub failing: Option<(Timestamp, String)>,
 }
 
+impl ChannelHealth {
+    /// Notes that nothing can be delivered now, and why; since when, if that is not known yet.
+    pub fn fails(&mut self, now: Timestamp, why: String) {
+        let since = self.failing.as_ref().map_or(now, |(since, _)| *since);
+        self.failing = Some((since, why));
+    }
+}
+
 /// What the channels got, shared between the task that sends and those that show it.
 #[derive(Clone, Debug, Default)]
 pub struct Health(Arc<Mutex<BTreeMap<ChannelName, ChannelHealth>>>);

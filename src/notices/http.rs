@@ -18,6 +18,7 @@ use tokio_rustls::rustls::pki_types::ServerName;
 
 use super::deliver::{Answer, Failed, answered};
 use super::plan::Fate;
+use crate::config::bare_host;
 use cronkeeper_cluster::tls::{self, Trust};
 use cronkeeper_core::escape;
 
@@ -50,14 +51,14 @@ pub(super) fn trust(ca_file: Option<&Path>) -> Result<Arc<ClientConfig>, String>
     tls::client(trust, None).map_err(|error| error.to_string())
 }
 
-/// Begins TLS.
+/// Begins TLS. `host`: as in a URL, without brackets.
 pub(super) async fn encrypted(
     stream: impl Stream + 'static,
     host: &str,
     config: Arc<ClientConfig>,
 ) -> Result<Box<dyn Stream>, Failed> {
-    let bare = host.trim_start_matches('[').trim_end_matches(']').to_owned();
-    let name = ServerName::try_from(bare).map_err(|_| Failed::refused("TLS cannot verify the host name in the URL"))?;
+    let name = ServerName::try_from(host.to_owned())
+        .map_err(|_| Failed::refused("TLS cannot verify the host name in the URL"))?;
     match TlsConnector::from(config).connect(name, stream).await {
         Ok(stream) => Ok(Box::new(stream)),
         Err(error) => {
@@ -68,8 +69,7 @@ pub(super) async fn encrypted(
 }
 
 pub(super) async fn connected(host: &str, port: u16) -> Result<TcpStream, Failed> {
-    let bare = host.trim_start_matches('[').trim_end_matches(']');
-    TcpStream::connect((bare, port)).await.map_err(|error| Failed::refused(format!("cannot connect: {error}")))
+    TcpStream::connect((host, port)).await.map_err(|error| Failed::refused(format!("cannot connect: {error}")))
 }
 
 /// A request as it is sent.
@@ -91,7 +91,7 @@ pub(super) struct Open {
 /// Connects. No text has the URL, which may be a secret.
 pub(super) async fn open(post: Post) -> Result<Open, Failed> {
     let uri: Uri = post.url.trim().parse().map_err(|_| Failed::refused("the URL is invalid"))?;
-    let host = uri.host().unwrap_or_default().to_owned();
+    let host = bare_host(uri.host().unwrap_or_default());
     let port = uri.port_u16().unwrap_or(if post.tls.is_some() { 443 } else { 80 });
     let path = uri.path_and_query().map_or("/", |path| path.as_str());
     let authority = uri.authority().map(ToString::to_string).unwrap_or_default();
@@ -102,9 +102,9 @@ pub(super) async fn open(post: Post) -> Result<Open, Failed> {
         .body(Full::new(Bytes::from(post.body)))
         .map_err(|_| Failed::refused("the URL or a header is invalid"))?;
     request.headers_mut().extend(post.headers);
-    let stream = connected(&host, port).await?;
+    let stream = connected(host, port).await?;
     let stream: Box<dyn Stream> = match post.tls {
-        Some(config) => encrypted(stream, &host, config).await?,
+        Some(config) => encrypted(stream, host, config).await?,
         None => Box::new(stream),
     };
     let (sender, connection) =

@@ -111,9 +111,7 @@ pub(super) struct ChannelState {
     /// Number of copies of the message in doubt that this process has sent.
     doubts: u32,
     not_before: Uptime,
-    /// Its record was damaged when it was read: all that waits may have been sent.
-    has_forgotten: bool,
-    /// The last notice of which that is so.
+    /// The last notice that may have been sent before its record was damaged.
     doubtful_to: Option<NoticeKey>,
     /// That its record cannot be read.
     pub reading: Trouble,
@@ -141,10 +139,12 @@ impl ChannelState {
         self.entry.iter().filter_map(|entry| entry.record.sending.as_ref()).flat_map(|it| it.notices.iter().copied())
     }
 
-    /// Takes the record as read.
-    pub fn read(&mut self, entry: ChannelEntry, now: Uptime) {
+    /// Takes the record as read. `newest`: of all notices that exist.
+    pub fn read(&mut self, entry: ChannelEntry, newest: Option<NoticeKey>, now: Uptime) {
         self.seen_sending = entry.record.sending.is_some().then_some(now);
-        self.has_forgotten |= entry.is_damaged;
+        if entry.is_damaged {
+            self.doubtful_to = newest;
+        }
         self.entry = Some(entry);
         self.is_dirty = false;
     }
@@ -180,9 +180,6 @@ impl ChannelState {
             return Step::Write;
         }
         let wanted = &waiting.wanted;
-        if std::mem::take(&mut self.has_forgotten) {
-            self.doubtful_to = wanted.keys().next_back().copied();
-        }
         let doubtful_to = self.doubtful_to;
         let new_id = |notices: &BTreeSet<NoticeKey>| {
             id(name, notices.iter().filter_map(|seq| Some(wanted.get(seq)?.id.as_str())))

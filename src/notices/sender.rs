@@ -46,7 +46,7 @@ const NO_DISTANCE: Duration = Duration::ZERO;
 const TOO_OLD: &str = "older than 24 hours";
 const TOO_MANY: &str = "more than 4,000 were waiting";
 const NOWHERE: &str = "its job is not defined here, and no other leader has sent it for 24 hours";
-const UNTOLD: &str = "no answer told whether it arrived";
+const UNTOLD: &str = "no answer said whether it arrived";
 /// How the error begins of a channel that is failing because of the ledger.
 const UNUSABLE: &str = "the outbox cannot be used";
 
@@ -376,7 +376,7 @@ impl<'a> Term<'a> {
                 Step::Wait(until) => return until.map_or(POLL, |until| until.since(now.up)),
                 Step::Read => match asked(sender.outbox.channel(name.clone())).await {
                     Ok(entry) => {
-                        state.read(entry, system::now().up);
+                        state.read(entry, self.numbers.last().copied(), system::now().up);
                         if state.reading.ended() {
                             usable(&sender.health, name);
                             // Its mark may name some of them.
@@ -398,8 +398,6 @@ impl<'a> Term<'a> {
                 Step::Send(batch) => {
                     // The time of the delivery counts from before its mark, as that of a successor does.
                     let until = Instant::now() + deliver::LONGEST;
-                    let found: Vec<Notice> =
-                        batch.notices.iter().filter_map(|seq| waiting.wanted.get(seq).copied().cloned()).collect();
                     state.mark(&batch, &sender.node);
                     if !write(state, name, &self.numbers, sender).await {
                         return POLL;
@@ -410,7 +408,7 @@ impl<'a> Term<'a> {
                         return POLL;
                     }
                     state.sent();
-                    self.send(name.clone(), channel, batch, &found, until);
+                    self.send(name.clone(), channel, batch, until);
                     return POLL;
                 }
             }
@@ -418,8 +416,8 @@ impl<'a> Term<'a> {
         Duration::ZERO
     }
 
-    fn send(&mut self, name: ChannelName, channel: &Channel, batch: Batch, notices: &[Notice], until: Instant) {
-        let notices: Vec<&Notice> = notices.iter().collect();
+    fn send(&mut self, name: ChannelName, channel: &Channel, batch: Batch, until: Instant) {
+        let notices: Vec<&Notice> = batch.notices.iter().filter_map(|seq| self.notices.get(seq)).collect();
         let at = system::now().wall;
         let message = Message::of(&name, &batch, &notices, &self.sender.node, at);
         // A task of its own: it goes on while the ledger is slow.
@@ -620,10 +618,7 @@ fn unusable(health: &Health, name: &ChannelName, now: Timestamp, why: &str) {
     let error = format!("{UNUSABLE}: {why}");
     let count = health.channels().get(name).map_or(0, |health| health.pending);
     log!(NOTICE_FAILED, channel = %name, count, error);
-    health.change(name, |health| {
-        let since = health.failing.as_ref().map_or(now, |(since, _)| *since);
-        health.failing = Some((since, error));
-    });
+    health.change(name, |health| health.fails(now, error));
 }
 
 fn usable(health: &Health, name: &ChannelName) {
@@ -636,9 +631,8 @@ fn is_wanted(jobs: &JobSet, notice: &Notice, name: &ChannelName) -> bool {
 
 fn failing(health: &Health, name: &ChannelName, now: Timestamp, why: &str) {
     health.change(name, |health| {
-        let since = health.failing.as_ref().map_or(now, |(since, _)| *since);
         health.failed += 1;
-        health.failing = Some((since, why.to_owned()));
+        health.fails(now, why.to_owned());
     });
 }
 

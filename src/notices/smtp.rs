@@ -32,7 +32,7 @@ use super::deliver::{Answer, Failed, answered, io_failed};
 use super::http::{self, Stream};
 use super::message::Message;
 use super::plan::Fate;
-use crate::config::{is_this_host, mail_address};
+use crate::config::{bare_host, is_this_host, mail_address};
 use cronkeeper_cluster::tls;
 use cronkeeper_core::escape;
 
@@ -76,7 +76,7 @@ impl Mail {
         at: Timestamp,
     ) -> Result<Self, String> {
         let uri: Uri = server.parse().map_err(|_| "the URL of the mail server is invalid".to_owned())?;
-        let host = uri.host().unwrap_or_default().trim_matches(['[', ']']).to_owned();
+        let host = bare_host(uri.host().unwrap_or_default()).to_owned();
         let (encryption, port) = match uri.scheme_str() {
             Some("smtps") => (Encryption::Tls(http::trust(ca_file)?), 465),
             _ if is_this_host(&host) && ca_file.is_none() => (Encryption::None, 25),

@@ -16,6 +16,7 @@ use tokio_rustls::rustls::pki_types::ServerName;
 
 use super::{AskError, Said};
 use crate::api::network::{read_token, tls_client};
+use crate::config::bare_host;
 use crate::option_file::OptionFile;
 
 /// Where a node listens.
@@ -44,7 +45,7 @@ impl HostUrl {
         };
         let authority = uri.authority().ok_or(BadHostUrl)?;
         let is_bare = matches!(uri.path(), "" | "/") && uri.query().is_none() && !authority.as_str().contains('@');
-        let host = authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
+        let host = bare_host(authority.host()).to_owned();
         let port = authority.port_u16().filter(|_| is_bare && !host.is_empty()).ok_or(BadHostUrl)?;
         Ok(Self { tls, host, port })
     }

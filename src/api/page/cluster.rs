@@ -5,7 +5,7 @@ use maud::{Markup, html};
 use super::headline::is_idle_leader;
 use super::times::Clock;
 use super::words;
-use crate::status::{FailingChannel, LastLeader, LedgerPart, MissingMember, NodeState, QueuedCandidate, Status, shown};
+use crate::status::{LastLeader, LedgerPart, MissingMember, NodeState, QueuedCandidate, Status, shown};
 use cronkeeper_core::election::Member;
 use cronkeeper_core::run::Drain;
 use cronkeeper_core::suggest::counted;
@@ -303,10 +303,8 @@ fn worded(status: &Status, clock: &Clock) -> Vec<String> {
     problems.extend(unread(status, clock));
     problems.extend(each_shown(&status.damaged, "damaged path"));
     problems.extend(status.failing_channels.iter().map(|failing| {
-        let FailingChannel { channel, since, waiting, error } = failing;
-        let waiting = counted(usize::try_from(*waiting).unwrap_or(usize::MAX), "notification");
-        let why = shown(error).map_or_else(|| format!("; the cause is {HIDDEN}"), |why| format!(": {why}"));
-        format!("Channel {channel}: nothing delivered since {}, {waiting} waiting{why}", clock.short(*since))
+        let why = shown(&failing.error).map_or_else(|| format!("; the cause is {HIDDEN}"), |why| format!(": {why}"));
+        format!("Channel {}{why}", failing.in_words(&clock.short(failing.since)))
     }));
     problems
 }

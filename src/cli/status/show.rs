@@ -10,8 +10,7 @@ use super::super::ask::span;
 use super::screen::Screen;
 use crate::cli::table::Table;
 use crate::status::{
-    Confinement, FailingChannel, LastLeader, LedgerPart, LimitedBy, MissingMember, NodeState, Role, Status,
-    drain_in_words, shown,
+    Confinement, LastLeader, LedgerPart, LimitedBy, MissingMember, NodeState, Role, Status, drain_in_words, shown,
 };
 use cronkeeper_core::clock::stamp;
 use cronkeeper_core::election::{Published, Worth, highest_priority};
@@ -142,11 +141,10 @@ fn write_head(status: &Status, counted_jobs: usize, out: &mut dyn Write) -> io::
     if !status.drift.is_empty() {
         line(out, "DRIFT", &format!("jobs file or time zones differ from the leader's: {}", names(&status.drift)))?;
     }
-    for FailingChannel { channel, since, waiting, error } in &status.failing_channels {
-        let (waiting, since) =
-            (counted(usize::try_from(*waiting).unwrap_or(usize::MAX), "notification"), stamp(*since));
-        let why = shown(error).unwrap_or(HIDDEN);
-        line(out, "CHANNEL", &format!("{channel}: nothing delivered since {since}Z, {waiting} waiting: {why}"))?;
+    for failing in &status.failing_channels {
+        let since = format!("{}Z", stamp(failing.since));
+        let why = shown(&failing.error).unwrap_or(HIDDEN);
+        line(out, "CHANNEL", &format!("{}: {why}", failing.in_words(&since)))?;
     }
     for damage in &status.damaged {
         line(out, "DAMAGED", shown(damage).unwrap_or(HIDDEN))?;

@@ -145,9 +145,14 @@ pub(crate) fn address(text: &str, is_secret: bool) -> Result<(), String> {
     Ok(())
 }
 
+/// The host of a URL without the brackets of an IPv6 address.
+pub(crate) fn bare_host(host: &str) -> &str {
+    host.trim_start_matches('[').trim_end_matches(']')
+}
+
 /// True for names and addresses of this host.
 pub(crate) fn is_this_host(host: &str) -> bool {
-    let host = host.trim_start_matches('[').trim_end_matches(']');
+    let host = bare_host(host);
     host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 

@@ -65,7 +65,10 @@ impl World {
             let wanted = self.notices.iter().map(|(&seq, notice)| (seq, notice)).collect();
             let waiting = Waiting { wanted, marks_unread };
             match self.state.next(&name(), &waiting, EVERY, self.now) {
-                Step::Read => self.state.read(self.stored.clone(), self.now),
+                Step::Read => {
+                    let newest = self.notices.keys().chain(&self.unread).max().copied();
+                    self.state.read(self.stored.clone(), newest, self.now)
+                }
                 Step::Write => self.write(),
                 Step::Wait(until) => return Err(until),
                 Step::Send(batch) => {
