@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
+use uuid::Uuid;
 
 use super::command::Command;
 use super::commits::{Purpose, Requested, Takeover, UnreportedSkip};
@@ -32,6 +33,12 @@ pub(super) enum Fact {
     JobReleased(JobName),
     /// A run of this job ended and this node did not write its end, so it does not know how.
     OutcomeUnknown(JobName),
+    /// A run that was on record is over or shared out, so this node forgets it. Not reported for a share.
+    Closed {
+        run: RunId,
+        /// Of the trigger that led to it.
+        trigger: Option<Uuid>,
+    },
     /// The ledger accepted this end from this node.
     Ended {
         /// The definition that the run used, if known.

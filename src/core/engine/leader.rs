@@ -27,6 +27,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use uuid::Uuid;
 
 use self::alarms::{Alarms, FirstStart};
 use self::book::{Book, Due};
@@ -208,6 +209,12 @@ impl Leader {
     /// Notes for the alarms that a run has ended.
     pub fn on_ended(&mut self, cx: &Context, end: &RunEnd) {
         self.alarms.on_ended(cx, end);
+    }
+
+    /// Notes that a run was on record, which is over or shared out: what led to it may be listed again.
+    pub fn on_closed(&mut self, cx: &Context, run: &RunId, trigger: Option<Uuid>) {
+        self.triggers.on_closed(run, trigger);
+        self.downstream.on_closed(cx, run);
     }
 
     /// Has the last success of the job read again: another node has ended a run of it.

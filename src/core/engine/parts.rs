@@ -299,6 +299,9 @@ impl Parts {
                 Fact::OutcomeUnknown(job) => {
                     leader.iter_mut().for_each(|leader| leader.on_outcome_unknown(&job));
                 }
+                Fact::Closed { run, trigger } => {
+                    leader.iter_mut().for_each(|leader| leader.on_closed(cx, &run, trigger));
+                }
                 Fact::Ended { job, end, before } => {
                     cx.report(Report::Recorded(end.clone()));
                     leader.iter_mut().for_each(|leader| leader.on_ended(cx, &end));

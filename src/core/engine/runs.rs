@@ -187,7 +187,7 @@ impl Runs {
 
     /// True if the ledger is known to have the run in flight, even if its next attempt is just being begun.
     pub fn is_on_record(&self, run: &RunId) -> bool {
-        self.active.get(run).is_some_and(|active| active.is_begun() || active.waiting.is_some())
+        self.active.get(run).is_some_and(ActiveRun::is_on_record)
     }
 
     /// Number of runs that this node has, without those that it was offered and has not accepted.
@@ -456,6 +456,11 @@ impl Runs {
             // An occurrence that was due meanwhile may have waited for news of it.
             cx.facts.push_back(Fact::JobReleased(run.job().clone()));
         }
+        let on_record = closed.as_ref().filter(|closed| run.node().is_none() && closed.is_on_record());
+        cx.facts.extend(on_record.map(|closed| {
+            let trigger = closed.record.trigger.as_ref().map(|trigger| trigger.uuid);
+            Fact::Closed { run: run.clone(), trigger }
+        }));
         self.release_unneeded_locks(cx, run);
         self.changed(cx, run.job());
         closed

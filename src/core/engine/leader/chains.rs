@@ -16,6 +16,8 @@ mod waiting;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use jiff::Timestamp;
+
 use self::judge::{Objection, judge};
 use self::waiting::WaitingRun;
 use super::MOST_PASSED_OVER;
@@ -30,7 +32,7 @@ use crate::job::{Job, JobName, JobSet};
 use crate::ledger::{Change, Commit};
 use crate::run::{Link, RunId, Skip, SkipReason, TriggerSeq, UpstreamResult};
 
-/// Most decided links, and runs of triggers, that are remembered. For older ones the ledger is checked by the commit.
+/// Most decided links, and begun runs, that are remembered. For older ones the ledger is checked by the commit.
 const REMEMBERED: usize = 1_000;
 
 /// The undecided runs of jobs that run after others, with the links that a leader knows of.
@@ -40,8 +42,8 @@ pub(super) struct DownstreamRuns {
     open: BTreeMap<RunId, WaitingRun>,
     /// Links that were decided on in this term, since the last reconnect.
     decided: BTreeMap<TriggerSeq, Link>,
-    /// Runs of triggers that were begun in this term.
-    followed: BTreeSet<(TriggerSeq, JobName)>,
+    /// Runs that were begun in this term, or on record. By occurrence, because the oldest are forgotten first.
+    followed: BTreeSet<(Timestamp, RunId)>,
     /// Runs that must be checked because of a change.
     changed: BTreeSet<RunId>,
     /// When runs are given up.
@@ -139,14 +141,21 @@ impl DownstreamRuns {
     }
 
     fn note_followed(&mut self, run: &RunId) {
-        self.followed.extend(run.trigger().map(|seq| (seq, run.job().clone())));
+        self.followed.insert((run.scheduled_at(), run.clone()));
         while self.followed.len() > REMEMBERED {
             self.followed.pop_first();
         }
     }
 
     fn is_followed(&self, run: &RunId) -> bool {
-        run.trigger().is_some_and(|seq| self.followed.contains(&(seq, run.job().clone())))
+        self.followed.contains(&(run.scheduled_at(), run.clone()))
+    }
+
+    /// Notes that a run was on record, and is not known any more.
+    pub fn on_closed(&mut self, cx: &Context, run: &RunId) {
+        if cx.job(run.job()).is_some_and(|job| job.upstreams().is_some()) {
+            self.note_followed(run);
+        }
     }
 
     /// Keeps the links: the commit that would have removed them was rejected.

@@ -2,7 +2,8 @@
 //!
 //! A trigger's run obeys the same rules as any other run, but moves no mark. The write that begins it removes the
 //! trigger, so a trigger whose run is in the ledger is gone. The leader's list of triggers may be outdated; the commit
-//! detects that.
+//! detects that. A service that has lost the write may list a trigger again whose run is restored, over, or shared out:
+//! the leader remembers that it was begun, and only removes it.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -42,6 +43,8 @@ pub(super) struct Triggers {
 struct Decided {
     uuid: Uuid,
     at: Timestamp,
+    /// Its run was on record.
+    is_begun: bool,
     /// The service may have lost the decision: it may have the same trigger again.
     is_doubtful: bool,
 }
@@ -62,9 +65,7 @@ impl Triggers {
             listed.is_some_and(|entry| entry.record.uuid == *uuid)
         });
         for (seq, entry) in read {
-            // A service that has lost triggers gives their numbers to others.
-            let is_it = |known: &Decided| (known.uuid, known.at) == (entry.record.uuid, entry.record.at);
-            if !self.decided.get(&seq).is_some_and(|known| is_it(known) && !known.is_doubtful) {
+            if self.decision_on(seq, &entry.record).is_none_or(|known| known.is_doubtful) {
                 self.waiting.insert(seq, entry);
             }
         }
@@ -86,9 +87,28 @@ impl Triggers {
         self.waiting.range((from, Bound::Unbounded)).next().map(|(&seq, _)| seq)
     }
 
-    fn note_decided(&mut self, seq: TriggerSeq, request: &TriggerRecord) {
+    /// The decision on this trigger. A service that has lost triggers gives their numbers to others.
+    fn decision_on(&self, seq: TriggerSeq, request: &TriggerRecord) -> Option<&Decided> {
+        self.decided.get(&seq).filter(|known| (known.uuid, known.at) == (request.uuid, request.at))
+    }
+
+    /// Notes that the run of a trigger was on record, and is not known any more.
+    pub fn on_closed(&mut self, run: &RunId, uuid: Option<Uuid>) {
+        let (Some(seq), Some(uuid)) = (run.trigger(), uuid) else { return };
+        let begun = Decided { uuid, at: run.scheduled_at(), is_begun: true, is_doubtful: true };
+        match self.decided.get_mut(&seq).filter(|known| known.uuid == uuid) {
+            Some(known) => known.is_begun = true,
+            None => self.remember(seq, begun),
+        }
+    }
+
+    fn note_decided(&mut self, seq: TriggerSeq, request: &TriggerRecord, is_begun: bool) {
         self.waiting.remove(&seq);
-        self.decided.insert(seq, Decided { uuid: request.uuid, at: request.at, is_doubtful: false });
+        self.remember(seq, Decided { uuid: request.uuid, at: request.at, is_begun, is_doubtful: false });
+    }
+
+    fn remember(&mut self, seq: TriggerSeq, decided: Decided) {
+        self.decided.insert(seq, decided);
         if self.decided.len() > REMEMBERED {
             self.decided.pop_first();
         }
@@ -127,7 +147,7 @@ impl Triggers {
         let run = RunId::manual(job.clone(), entry.record.at, seq);
         if runs.contains(&run) && !runs.is_on_record(&run) {
             // The list is outdated: its begin is not answered yet.
-            return self.note_decided(seq, &entry.record);
+            return self.note_decided(seq, &entry.record, false);
         }
         // This node's file may lack the job or the parameters only for a moment.
         let give_up_at = later(entry.record.at, LEAST_AGE);
@@ -139,7 +159,7 @@ impl Triggers {
             return;
         }
         let verdict = self.judge(cx, runs, seq, &entry);
-        self.note_decided(seq, &entry.record);
+        self.note_decided(seq, &entry.record, matches!(verdict, TriggerVerdict::Seen));
         match verdict {
             TriggerVerdict::Begin(job) => begin(cx, runs, &job, seq, &entry),
             TriggerVerdict::Skip(reason) => drop_trigger(cx, seq, &entry, Some(reason)),
@@ -153,6 +173,7 @@ impl Triggers {
         if runs.is_on_record(&run)
             || runs.is_over(&run)
             || entry.is_in_history
+            || self.decision_on(seq, request).is_some_and(|known| known.is_begun)
             || self.is_seen(seq, request.uuid)
             || runs.has_trigger(request.uuid, seq)
         {
@@ -188,12 +209,15 @@ impl Triggers {
     /// Handles the answer to the begin of a trigger's run. If it was rejected, the trigger is gone; or its run is on record,
     /// because another node has restored it after the service had lost both that and the removal of the trigger.
     pub fn on_begin_answer(&mut self, run: &RunId, answer: Commit) {
-        let Some(seq) = run.trigger().filter(|_| matches!(answer, Commit::Superseded | Commit::Unknown)) else {
-            return;
-        };
-        let known = self.decided.remove(&seq);
-        if let (Commit::Superseded, Some(known)) = (answer, known) {
-            self.rejected.insert(run.clone(), known.uuid);
+        let Some(seq) = run.trigger() else { return };
+        match answer {
+            Commit::Accepted => self.decided.get_mut(&seq).into_iter().for_each(|known| known.is_begun = true),
+            Commit::Superseded | Commit::Unknown => {
+                let known = self.decided.remove(&seq);
+                let rejected = known.filter(|_| answer == Commit::Superseded);
+                self.rejected.extend(rejected.map(|known| (run.clone(), known.uuid)));
+            }
+            Commit::Fenced => {}
         }
     }
 

@@ -600,6 +600,11 @@ impl ActiveRun {
         !self.is_new && !matches!(self.phase(), Some(Phase::Beginning | Phase::Unconfirmed))
     }
 
+    /// True if the ledger is known to have the run, even if its next attempt is just being begun.
+    pub fn is_on_record(&self) -> bool {
+        self.is_begun() || self.waiting.is_some()
+    }
+
     /// When the run was due to start, so that its lateness counts from then. `job`: its definition, if known.
     pub fn due_at(&self, job: Option<&Job>) -> Timestamp {
         let record = &self.record;

@@ -170,6 +170,24 @@ fn a_trigger_whose_run_is_on_record_and_just_being_begun_is_removed() {
     }
 }
 
+/// The service had lost that the trigger was removed. The new leader's file lacks the job for now.
+#[test]
+fn a_trigger_is_removed_whose_run_was_on_record_and_is_over_when_it_is_decided_on() {
+    let backup = job("backup", "30 2 * * *");
+    let mut found = running(&backup, at("10:00:00"), OwnerState::Alive);
+    let trigger = Trigger { seq: TriggerSeq(7), uuid: Uuid::from_u128(1), by: "alice".into(), scheduled_at: None };
+    found.record.trigger = Some(trigger);
+    let run = found.record.id();
+    let jobs = [entry(&backup, at("10:00:00"), 0)].into();
+    let requests = requests([(7, request("backup", "10:00:00", 1))]);
+    let snapshot = Snapshot { jobs, running: vec![found], requests, ..Snapshot::default() };
+    let mut fixture = Fixture::leading("10:00:00", set([job("other", "@daily")]), snapshot);
+    assert_eq!(done(&fixture.accept_all()), Vec::<String>::new());
+    fixture.handle(Event::Ledger(ledger::Event::Run(run, None)));
+    fixture.pass(120);
+    assert_eq!(done(&fixture.accept_all()), ["drop 7"]);
+}
+
 /// The service had lost that the trigger was removed, and another node has restored its run.
 #[test]
 fn a_trigger_whose_begin_is_rejected_because_its_run_is_on_record_is_removed() {

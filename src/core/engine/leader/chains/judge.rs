@@ -97,8 +97,8 @@ fn case<'a>(
     if !job.enabled {
         return Err(Objection::Pass);
     }
-    if runs.is_over(run) {
-        // The service has lost that it was begun.
+    if runs.is_over(run) || downstream.is_followed(run) && !runs.contains(run) {
+        // The service has lost that it was begun; or an edit has removed the upstream that left the link.
         return Err(Objection::Drop);
     }
     // A trigger's runs move no mark.
@@ -118,9 +118,9 @@ fn has_all_links(cx: &Context, runs: &Runs, downstream: &DownstreamRuns, case: &
         return Ok(());
     }
     is_not_passed(runs, case)?;
-    // It has run after the job's current upstreams. The new link is from an upstream that an edit has removed. For a
+    // It runs after the job's current upstreams. The new link is from an upstream that an edit has removed. For a
     // trigger's run, which moves no mark, only this check finds it.
-    if runs.contains(case.run) || downstream.is_followed(case.run) {
+    if runs.contains(case.run) {
         return Err(Objection::Drop);
     }
     if missing.iter().any(|upstream| can_answer(cx, runs, downstream, upstream, case.run)) {

@@ -4,10 +4,10 @@ use proptest::prelude::{prop_assert_eq, proptest};
 
 use super::*;
 use crate::election;
-use crate::engine::Event;
+use crate::engine::{Event, Report};
 use crate::job::JobName;
 use crate::ledger::{self, OperatorRequests, TriggerEntry};
-use crate::run::{Drain, HistoryRecord, NodeControl, RunId, TriggerRecord, TriggerSeq};
+use crate::run::{Drain, HistoryRecord, NodeControl, RunId, Trigger, TriggerRecord, TriggerSeq};
 use crate::term::NodeName;
 
 /// A job that every node runs, every second.
@@ -348,6 +348,61 @@ fn a_trigger_runs_on_every_node_or_on_those_that_it_names() {
         triggered(&mut cluster, "a", on);
         cluster.run_for(100 * MS);
         assert_eq!(cluster.started.len(), expected.len());
+    }
+}
+
+/// The service has lost that the trigger was removed. What it led to is shared out, and may be over.
+#[test]
+fn a_trigger_that_is_listed_again_begins_nothing_once_its_run_is_shared_out() {
+    for is_over in [false, true] {
+        let a = Job { run_on: RunOn::Every, ..job("a", "0 0 0 1 1 *") };
+        let mut cluster = Cluster::led(3, "10:00:00", vec![a]);
+        triggered(&mut cluster, "a", &[]);
+        cluster.run_for(100 * MS);
+        assert_eq!(cluster.started.len(), 3);
+        if is_over {
+            (0..3).for_each(|index| assert!(cluster.end_one(index, Exit::Code(0))));
+        }
+        cluster.reconnect();
+        triggered(&mut cluster, "a", &[]);
+        cluster.run_for(10 * SECOND);
+        let begun = cluster.node(0).reports.iter().filter(|report| matches!(report, Report::Triggered { .. }));
+        assert_eq!((begun.count(), cluster.started.len()), (1, 3), "is over: {is_over}");
+    }
+}
+
+/// The same for links.
+#[test]
+fn a_link_that_is_listed_again_begins_and_skips_nothing_once_its_run_is_shared_out() {
+    let seven = Trigger { seq: TriggerSeq(7), uuid: uuid::Uuid::from_u128(7), by: "alice".into(), scheduled_at: None };
+    for trigger in [Some(seven), None] {
+        let after = crate::job::Due::After([(JobName::parse("a").unwrap(), crate::job::Condition::Success)].into());
+        let b = Job { due: after, run_on: RunOn::Every, ..job("b", "0 0 0 1 1 *") };
+        let mut cluster = Cluster::led(3, "10:00:00", vec![job("a", "0 0 0 1 1 *"), b]);
+        let at = at("10:00:01");
+        let link = crate::run::Link {
+            v: 1,
+            upstream: JobName::parse("a").unwrap(),
+            job: JobName::parse("b").unwrap(),
+            scheduled_at: at,
+            span: crate::run::Span { last: at, count: 1 },
+            trigger,
+            result: crate::run::UpstreamResult::Success,
+            at,
+            since: None,
+        };
+        let links = OperatorRequests { links: [(TriggerSeq(8), link)].into(), ..OperatorRequests::default() };
+        let listed = Event::Ledger(ledger::Event::OperatorRequests(links));
+        cluster.run_for(SECOND);
+        cluster.handle(0, listed.clone());
+        cluster.run_for(SECOND);
+        assert_eq!((cluster.started.len(), cluster.skipped()), (3, Vec::new()));
+        (0..3).for_each(|index| assert!(cluster.end_one(index, Exit::Code(0))));
+        cluster.reconnect();
+        cluster.handle(0, listed);
+        cluster.run_for(10 * SECOND);
+        let begun = cluster.ledger.running.len();
+        assert_eq!((begun, cluster.started.len(), cluster.skipped()), (0, 3, Vec::new()));
     }
 }
 
