@@ -117,12 +117,13 @@ impl<const STEADY: bool, const REWINDS: bool, const ON_STORE: bool> Subject for 
             let Some((data, _)) = tree.get(&format!("/cronkeeper/running/{name}")) else { continue };
             let record: RunRecord = serde_json::from_slice(&data).map_err(|error| format!("`{name}`: {error}"))?;
             // A run needs time to be started, and its end needs time to be written.
-            let is_begun_now = world.env.wall().duration_since(record.begun_at) < MOMENT;
+            let is_now_or_later = |at| world.env.wall().duration_since(at) < MOMENT;
+            let is_begun_now = is_now_or_later(record.begun_at);
             let is_just_now = |at: Option<Uptime>| at.is_some_and(|at| now < at + JUST);
             let is_ended_now = is_just_now(world.wardens.ended_at(&name));
             // If the whole host died before it could note the begin, the run ends at its time, or by an operator.
             let is_lost = self.homes.iter().any(|home| guard(&home.disk).has_lost(&record.owner.session));
-            let is_kept = record.keep_until.is_none_or(|until| world.env.wall().duration_since(until) < MOMENT);
+            let is_kept = record.keep_until.is_none_or(is_now_or_later);
             let is_mourned = is_lost && record.state == RunState::CutOff && is_kept;
             // Whoever holds the lock has a process, or had one just now.
             let is_locked = |run: &str| run.starts_with(LOCKED);
@@ -133,14 +134,13 @@ impl<const STEADY: bool, const REWINDS: bool, const ON_STORE: bool> Subject for 
             let is_alive =
                 member.is_some_and(|(_, stat)| world.store.id_of(stat.ephemeral_owner) == record.owner.session);
             let is_begun_again = record.on_loss == OnLoss::Rerun && !is_alive;
+            // It was begun ahead of its time, perhaps by a clock that was wrong, and waits for that.
+            let is_ahead = record.begun_at < record.scheduled_at && is_now_or_later(record.scheduled_at);
             let waits = match record.state {
                 _ if awaits_lock => record.state.waits() || is_begun_again,
-                // It waits for a further attempt; or it was begun ahead of its time, and waits for that.
-                RunState::Retrying | RunState::Unstarted => {
-                    let is_ahead = record.state == RunState::Unstarted && record.begun_at < record.scheduled_at;
-                    let its_time = is_ahead.then_some(record.scheduled_at);
-                    its_time.max(record.retry_at).is_some_and(|at| world.env.wall().duration_since(at) < MOMENT)
-                }
+                RunState::Queued | RunState::Unstarted if is_ahead => true,
+                // It waits for a further attempt.
+                RunState::Retrying | RunState::Unstarted => record.retry_at.is_some_and(is_now_or_later),
                 RunState::Queued => {
                     let run = record.id();
                     let is_rival = |other: &str| {

@@ -240,8 +240,10 @@ impl Runs {
             }
             // Nothing is started without a token that is larger than that of every earlier attempt.
             // What was carried out after a loss may have been taken back before: whoever has the run writes that.
-            (Commit::Accepted | Commit::Unknown, _) => self.read_unconfirmed(cx, run),
-            (Commit::Superseded | Commit::Fenced, _) => {
+            // What is superseded may have been carried out too: if the service has lost that, the leader, which has
+            // read it, writes it again.
+            (Commit::Accepted | Commit::Unknown | Commit::Superseded, _) => self.read_unconfirmed(cx, run),
+            (Commit::Fenced, _) => {
                 self.drop_offer(cx, run);
                 if cx.session.is_some() {
                     cx.ledger(Request::ReadRun(run.clone()));

@@ -1091,6 +1091,23 @@ fn a_run_on_the_leaders_own_node_whose_begin_is_lost_while_it_is_accepted_is_pla
     assert_eq!(cluster.started_on("a"), ["host-a"]);
 }
 
+/// It was accepted by a write whose answer is lost. The service lost that, and the leader, which had read it, wrote it again.
+#[test]
+fn what_a_node_is_on_record_to_have_accepted_is_given_back_if_it_was_not_answered() {
+    let mut cluster = Cluster::led(2, "10:00:00", vec![on(&["node=host-b"], once("a"))]);
+    cluster.is_forgetful = true;
+    while !cluster.node(1).requests.iter().any(is_acceptance) {
+        if !cluster.answer_one(0) && !cluster.answer_one(1) {
+            assert!(cluster.now.wall < at("10:00:01"));
+            cluster.pass(MS);
+        }
+    }
+    cluster.ledger.accept_all();
+    cluster.reconnect();
+    cluster.run_for(5 * SECOND);
+    assert_eq!(cluster.started_on("a"), ["host-b"]);
+}
+
 /// Others were accepted there, so the leader takes all that is not listed for accepted.
 #[test]
 fn a_lost_acceptance_that_the_leader_only_presumed_moves_nothing() {
