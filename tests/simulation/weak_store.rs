@@ -164,7 +164,9 @@ impl WeakStore {
             let is_removed = |path: &str| ops.iter().any(|op| op.path == path && op.then == Then::Delete);
             let left: Vec<String> = tree.owned(session).filter(|path| !is_removed(path)).cloned().collect();
             assert!(self.rewinds || left.is_empty(), "{left:?} stay, whose session is over");
-            left.iter().for_each(|path| tree.disown(path));
+            left.iter().for_each(|path| tree.hand_over(path, 0));
+            // It may also name an entry of the node's next session, if that has the version which this one's had.
+            ops.iter().filter(|op| op.then == Then::Delete).for_each(|op| tree.hand_over(&op.path, session));
         }
         let applied = tree.apply(&txn);
         if let Err(error) = applied.result {

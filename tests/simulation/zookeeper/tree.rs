@@ -209,10 +209,10 @@ impl Tree {
         self.ephemerals.get(&session).into_iter().flatten()
     }
 
-    /// Lets a znode outlive its session.
-    pub fn disown(&mut self, path: &str) {
+    /// Lets a znode go with this session; with none if that is 0.
+    pub fn hand_over(&mut self, path: &str, session: Session) {
         if let Some(mut node) = self.nodes.get(path).cloned() {
-            node.stat.ephemeral_owner = 0;
+            node.stat.ephemeral_owner = session;
             self.replace(path, Some(node));
         }
     }
