@@ -328,7 +328,7 @@ impl<'n, C: Session, K: Clock> SessionLoop<'n, C, K> {
         self.election.start_step(now, self.node, self.operators.may_renumber());
         self.watcher.start_next(now);
         self.operators.start(now, leads, &self.context);
-        self.reading.start(now, is_member, &self.context);
+        self.reading.start(now, is_member, &self.context, self.node.desired.defined.as_ref());
         self.offers.start(now, is_member, &self.context);
         self.own_place.start(now, is_member, || self.node.place(), &self.context);
         self.rights.start(now, leads, self.node, &self.context);

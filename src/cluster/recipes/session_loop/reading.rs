@@ -1,6 +1,7 @@
 //! The daemon's reads of the ledger.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
@@ -12,6 +13,7 @@ use crate::recipes::context::{self, At as _, SessionContext, SessionError};
 use crate::recipes::{lasts, losses, requests, snapshot, watcher};
 use crate::tree::{Error, Session, Stat};
 use cronkeeper_core::clock::{Clock, Uptime};
+use cronkeeper_core::election::Defined;
 use cronkeeper_core::job::JobName;
 use cronkeeper_core::ledger::{self, Event, JobEntry, RunLookup};
 use cronkeeper_core::log;
@@ -93,7 +95,13 @@ impl Reading {
     }
 
     /// Starts the waiting reads if they may start.
-    pub fn start<C: Session, K: Clock>(&mut self, now: Uptime, is_member: bool, context: &SessionContext<C, K>) {
+    pub fn start<C: Session, K: Clock>(
+        &mut self,
+        now: Uptime,
+        is_member: bool,
+        context: &SessionContext<C, K>,
+        defined: Option<&Arc<Defined>>,
+    ) {
         if self.at(is_member).is_none_or(|at| now < at) {
             return;
         }
@@ -104,9 +112,10 @@ impl Reading {
                 self.waiting_runs.remove(run);
             }
             self.started += 1;
-            let (number, context) = (self.started, context.clone());
+            let (number, context, defined) = (self.started, context.clone(), defined.cloned());
             self.requested.insert(number, request.clone());
-            self.under_way.push(Box::pin(async move { Box::new((number, read(&context, &request).await)) }));
+            self.under_way
+                .push(Box::pin(async move { Box::new((number, read(&context, defined.as_deref(), &request).await)) }));
         }
     }
 
@@ -147,6 +156,7 @@ impl Reading {
 
 async fn read<C: Session, K: Clock>(
     context: &SessionContext<C, K>,
+    defined: Option<&Defined>,
     request: &ledger::Request,
 ) -> Result<Option<Event>, SessionError> {
     let found = match request {
@@ -160,7 +170,7 @@ async fn read<C: Session, K: Clock>(
             let (lost_until, _) = snapshot::lost_until(context.line()?).await?;
             Ok(Event::InFlight(names.iter().filter_map(|name| RunId::parse(name).ok()).collect(), lost_until))
         }
-        ledger::Request::ReadAgain(run) => Ok(Event::Again(run.clone(), look_up(context, run).await?)),
+        ledger::Request::ReadAgain(run) => Ok(Event::Again(run.clone(), look_up(context, defined, run).await?)),
         ledger::Request::ReadLastSuccesses(jobs) => {
             let read = lasts::read(context.line()?, jobs.iter().cloned()).await?;
             Ok(Event::LastSuccesses(read.into_iter().map(|(job, read)| (job, read.success())).collect()))
@@ -208,7 +218,11 @@ fn job_entry(job: &JobName, data: &[u8], stat: &Stat) -> JobEntry {
 }
 
 /// Looks for a run among those in flight, and then in the history.
-async fn look_up<C: Session, K: Clock>(context: &SessionContext<C, K>, run: &RunId) -> Result<RunLookup, SessionError> {
+async fn look_up<C: Session, K: Clock>(
+    context: &SessionContext<C, K>,
+    defined: Option<&Defined>,
+    run: &RunId,
+) -> Result<RunLookup, SessionError> {
     let line = context.line()?;
     let path = paths::running(run);
     match line.get(&path).await {
@@ -230,7 +244,7 @@ async fn look_up<C: Session, K: Clock>(context: &SessionContext<C, K>, run: &Run
         Err(error) if error == Error::Missing || error.is_of_path() => None,
         Err(error) => return Err(error).at(&path),
     };
-    Ok(RunLookup::not_in_flight(run, &recorded, job))
+    Ok(RunLookup::not_in_flight(run, &recorded, defined, job))
 }
 
 async fn read_run<C: Session, K: Clock>(context: &SessionContext<C, K>, run: &RunId) -> Result<Event, SessionError> {

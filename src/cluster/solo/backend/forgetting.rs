@@ -33,6 +33,11 @@ impl Forgetting {
         lowered
     }
 
+    /// What this node's files define, once they are read.
+    pub(super) fn defined(&self) -> Option<&Defined> {
+        self.defined.as_deref()
+    }
+
     pub(super) fn history_limit(&self, job: &JobName) -> usize {
         self.defined.as_ref().map_or(usize::from(HISTORY_LIMIT), |defined| defined.history_limit(job))
     }
