@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::clock::Uptime;
 use crate::clock::server::ServerTime;
-use crate::job::{Digest, HISTORY_LIMIT, JobName, JobSet, Labels};
+use crate::job::{Digest, HISTORY_LIMIT, JobName, JobSet, LEAST_HISTORY_LIMIT, Labels};
 use crate::ledger::Snapshot;
 use crate::lock::LockPath;
 use crate::run::{Drain, NodeControl};
@@ -76,6 +76,11 @@ impl Defined {
     /// How many run records, and how many skip records, the ledger keeps of a job.
     pub fn history_limit(&self, job: &JobName) -> usize {
         usize::from(self.history_limits.get(job).copied().unwrap_or(HISTORY_LIMIT))
+    }
+
+    /// The same as long as the files may not have been read: the least that any file can say.
+    pub fn least_kept(defined: Option<&Self>, job: &JobName) -> usize {
+        defined.map_or(usize::from(LEAST_HISTORY_LIMIT), |defined| defined.history_limit(job))
     }
 
     /// The jobs that now keep fewer records than by `before`.

@@ -30,8 +30,7 @@ pub use self::newest::{Gathering, Newest, Window};
 pub use self::outbox::{ChannelEntry, Outbox};
 pub use self::pipeline::Pipelines;
 pub use self::write::{Bell, Existing, Write};
-use crate::election::Defined;
-use crate::job::{JobName, LEAST_HISTORY_LIMIT};
+use crate::job::JobName;
 use crate::run::{
     HistoryRecord, JobRecord, Link, Notice, Outcome, RunEnd, RunId, RunRecord, RunState, Skip, TriggerSeq, Version,
 };
@@ -494,14 +493,14 @@ pub enum RunLookup {
 impl RunLookup {
     /// What is true of a run that is not in flight, by the records that its job's history has.
     ///
-    /// A history is trimmed: what is not in it may have been, if it has as many later ones as it keeps. By this node's
-    /// file: a run for which no record is found although one was is written again, and one that is taken for ended by
-    /// mistake is on no record at all.
-    pub fn not_in_flight(run: &RunId, recorded: &[RunId], defined: Option<&Defined>, job: Option<JobEntry>) -> Self {
+    /// A history is trimmed: what is not in it may have been, if it has as many later ones as it keeps.
+    ///
+    /// `kept`: that number, by this node's file. If another node keeps fewer, a record that it has trimmed is written
+    /// again; if fewer counted here, a run that is taken for ended by mistake would be on no record at all.
+    pub fn not_in_flight(run: &RunId, recorded: &[RunId], kept: usize, job: Option<JobEntry>) -> Self {
         // Each node's shares are trimmed by themselves.
         let is_later = |other: &&RunId| other.node() == run.node() && other.scheduled_at() > run.scheduled_at();
         let later = recorded.iter().filter(is_later);
-        let kept = defined.map_or(usize::from(LEAST_HISTORY_LIMIT), |defined| defined.history_limit(run.job()));
         let has_ended = recorded.contains(run) || later.count() >= kept;
         if has_ended { Self::Ended } else { Self::Absent(job.map(Box::new)) }
     }
@@ -584,21 +583,17 @@ impl Snapshot {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::job::HISTORY_LIMIT;
 
     /// A chain that was held up is younger than runs that triggers began in the meantime.
     #[test]
     fn a_run_may_have_been_trimmed_only_if_the_history_has_as_many_later_ones_as_it_keeps() {
-        let id = |second: u16| -> RunId {
-            format!("a.20261120T10{:02}{:02}Z", second / 60, second % 60).try_into().unwrap()
-        };
-        let limit = |limit| Defined { history_limits: [(id(0).job().clone(), limit)].into(), ..Defined::default() };
-        let has_ended = |later: u16, defined: Option<&Defined>| {
+        let id = |second: usize| -> RunId { format!("a.20261120T1000{second:02}Z").try_into().unwrap() };
+        let has_ended = |later: usize, kept: usize| {
             let recorded: Vec<RunId> = (1..=later).map(id).collect();
-            RunLookup::not_in_flight(&id(0), &recorded, defined, None) == RunLookup::Ended
+            RunLookup::not_in_flight(&id(0), &recorded, kept, None) == RunLookup::Ended
         };
-        for (defined, kept) in [(Some(Defined::default()), HISTORY_LIMIT), (Some(limit(30)), 30), (None, 5)] {
-            assert!(!has_ended(kept - 1, defined.as_ref()) && has_ended(kept, defined.as_ref()), "{kept}");
+        for kept in [5, 20] {
+            assert!(!has_ended(kept - 1, kept) && has_ended(kept, kept), "{kept}");
         }
     }
 }

@@ -244,7 +244,7 @@ async fn look_up<C: Session, K: Clock>(
         Err(error) if error == Error::Missing || error.is_of_path() => None,
         Err(error) => return Err(error).at(&path),
     };
-    Ok(RunLookup::not_in_flight(run, &recorded, defined, job))
+    Ok(RunLookup::not_in_flight(run, &recorded, Defined::least_kept(defined, run.job()), job))
 }
 
 async fn read_run<C: Session, K: Clock>(context: &SessionContext<C, K>, run: &RunId) -> Result<Event, SessionError> {

@@ -33,9 +33,8 @@ impl Forgetting {
         lowered
     }
 
-    /// What this node's files define, once they are read.
-    pub(super) fn defined(&self) -> Option<&Defined> {
-        self.defined.as_deref()
+    pub(super) fn least_kept(&self, job: &JobName) -> usize {
+        Defined::least_kept(self.defined.as_deref(), job)
     }
 
     pub(super) fn history_limit(&self, job: &JobName) -> usize {

@@ -113,7 +113,8 @@ impl Backend {
                     None if self.store.run_versions()?.contains_key(&run.to_string()) => RunLookup::Ended,
                     None => {
                         let recorded = self.store.recorded(run.job())?;
-                        RunLookup::not_in_flight(&run, &recorded, self.forgetting.defined(), self.store.job(run.job())?)
+                        let kept = self.forgetting.least_kept(run.job());
+                        RunLookup::not_in_flight(&run, &recorded, kept, self.store.job(run.job())?)
                     }
                 };
                 self.emit_ledger(ledger::Event::Again(run, found));
