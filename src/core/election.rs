@@ -78,7 +78,7 @@ impl Defined {
         usize::from(self.history_limits.get(job).copied().unwrap_or(HISTORY_LIMIT))
     }
 
-    /// The same as long as the files may not have been read: the least that any file can say.
+    /// The same, or the least that a file can set if no file has been read yet.
     pub fn least_kept(defined: Option<&Self>, job: &JobName) -> usize {
         defined.map_or(usize::from(LEAST_HISTORY_LIMIT), |defined| defined.history_limit(job))
     }

@@ -495,8 +495,8 @@ impl RunLookup {
     ///
     /// A history is trimmed: what is not in it may have been, if it has as many later ones as it keeps.
     ///
-    /// `kept`: that number, by this node's file. If another node keeps fewer, a record that it has trimmed is written
-    /// again; if fewer counted here, a run that is taken for ended by mistake would be on no record at all.
+    /// `kept`: that number, by this node's file. A number that is too high has a trimmed record written again. One that
+    /// is too low has a lost run taken for one that has ended, and then it is on no record at all.
     pub fn not_in_flight(run: &RunId, recorded: &[RunId], kept: usize, job: Option<JobEntry>) -> Self {
         // Each node's shares are trimmed by themselves.
         let is_later = |other: &&RunId| other.node() == run.node() && other.scheduled_at() > run.scheduled_at();

@@ -43,7 +43,7 @@ pub(super) struct Triggers {
 struct Decided {
     uuid: Uuid,
     at: Timestamp,
-    /// Its run was on record.
+    /// Its run was on record, or that of another trigger with its uuid.
     is_begun: bool,
     /// The service may have lost the decision: it may have the same trigger again.
     is_doubtful: bool,
@@ -95,10 +95,12 @@ impl Triggers {
     /// Notes that the run of a trigger was on record, and is not known any more.
     pub fn on_closed(&mut self, run: &RunId, uuid: Option<Uuid>) {
         let (Some(seq), Some(uuid)) = (run.trigger(), uuid) else { return };
-        let begun = Decided { uuid, at: run.scheduled_at(), is_begun: true, is_doubtful: true };
         match self.decided.get_mut(&seq).filter(|known| known.uuid == uuid) {
             Some(known) => known.is_begun = true,
-            None => self.remember(seq, begun),
+            None => {
+                let at = run.scheduled_at();
+                self.remember(seq, Decided { uuid, at, is_begun: true, is_doubtful: true });
+            }
         }
     }
 
