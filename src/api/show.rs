@@ -202,7 +202,9 @@ pub(super) fn put_queue(status: &mut Status, queue: Known<Queue>) -> Option<Old>
         };
         Some(Old { error: ReadError(error), since: session.since, read_at: Some(read_at) })
     });
-    let old = old.or(lost);
+    // That a read failed before the connection was made says nothing about this outage.
+    let connected_since = status.session.as_ref().map(|session| session.since);
+    let old = old.or(lost).map(|old| Old { since: connected_since.map_or(old.since, |at| at.max(old.since)), ..old });
     match (&old, queue.value) {
         (None, Some((queue, read_at))) => status.put_queue_of(&queue, read_at),
         (Some(old), Some((queue, read_at))) => status.put_old_queue(&queue, read_at, old.since),
@@ -238,7 +240,8 @@ impl Visibility {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::status::{Role, sample};
+    use crate::api::reads::ReadFailure;
+    use crate::status::{LastLeader, Role, sample};
     use cronkeeper_core::term::NodeName;
 
     /// A service that takes no writes still answers, with the queue as it was.
@@ -261,5 +264,29 @@ mod tests {
         let (knows, until, why) = leader_at("2026-11-20T02:59:41Z");
         assert_eq!((knows, until), (false, Some(("host-a".to_owned(), lost_at.to_owned()))));
         assert!(why.is_some_and(|why| why.ends_with("answers, but does not confirm what this node writes")));
+    }
+
+    #[test]
+    fn the_leader_is_unknown_since_this_node_lost_sight_of_it_not_since_a_read_failed_in_an_earlier_outage() {
+        let (read_at, failed_at) = (sample::at("2026-11-20T02:50:00Z"), sample::at("2026-11-20T02:51:00Z"));
+        let since_at = sample::at("2026-11-20T02:59:30Z");
+        let failing = || Known {
+            value: Some((sample::queue().into(), read_at)),
+            failure: Some(ReadFailure { error: ReadError("away".into()), since: failed_at }),
+        };
+        let unknown = |role: Role, connected: bool| {
+            let mut status = sample::leader();
+            (status.node, status.role) = (NodeName::new("host-b"), role);
+            let session = status.session.as_mut().unwrap();
+            (session.connected, session.since) = (connected, since_at);
+            put_queue(&mut status, failing());
+            status.role.last_leader
+        };
+        let last = |node: &str, unknown_since| LastLeader { node: NodeName::new(node), unknown_since };
+        let lost = last("host-c", sample::at("2026-11-20T02:59:20Z"));
+        let role = Role { last_leader: Some(lost.clone()), ..Role::default() };
+        assert_eq!(unknown(role, false), Some(lost), "as the election has it");
+        let knows = Role { leader_node: Some(NodeName::new("host-c")), ..Role::default() };
+        assert_eq!(unknown(knows, true), Some(last("host-c", since_at)), "it has not noticed yet");
     }
 }

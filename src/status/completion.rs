@@ -80,8 +80,8 @@ impl Status {
         }
         match (self.role.leader_node.take(), &mut self.role.last_leader) {
             (Some(node), last) => *last = Some(LastLeader { node, unknown_since: since }),
-            (None, Some(last)) => last.unknown_since = last.unknown_since.min(since),
-            (None, None) => {}
+            // The node has lost sight of the leader by itself, which counts more than when somebody first asked.
+            (None, _) => {}
         }
     }
 
@@ -527,8 +527,8 @@ mod tests {
         assert!(status.knows(LedgerPart::Queue));
 
         // The daemon has lost the connection later, or earlier, than the first read has failed.
-        for (lost_at, unknown_since) in [("2026-11-20T02:59:40Z", since), ("2026-11-20T02:59:20Z", since)] {
-            let lost_at = sample::at(lost_at);
+        let (later, earlier) = (sample::at("2026-11-20T02:59:40Z"), sample::at("2026-11-20T02:59:20Z"));
+        for (lost_at, unknown_since) in [(later, later), (earlier, since)] {
             let mut status = follower();
             (status.role.leader_node, status.role.last_leader) = (None, host_a(lost_at));
             status.put_old_queue(&sample::queue(), read_at, since);
