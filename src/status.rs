@@ -24,6 +24,7 @@ pub use self::nodes::{NodeStatus, NodesDocument, PlaceState, away_since};
 pub use self::outline::WITHHELD;
 
 use crate::warden::cgroup::hierarchy::Cgroups;
+use cronkeeper_core::clock::stamp;
 use cronkeeper_core::election::{Member, Place, Worth};
 use cronkeeper_core::job::{ChannelName, Digest};
 use cronkeeper_core::run::Drain;
@@ -319,21 +320,12 @@ impl MissingMember {
     }
 }
 
-/// Who drained a node, when and why, as far as that is shown: `host-b is drained by alice, since …: disks`.
+/// Who drained a node, when and why, as far as that is shown: `host-b was drained by alice at …: disks`.
 pub fn drain_in_words(node: &NodeName, drain: &Drain) -> String {
-    format!("{node} is drained{}", drain_facts(drain))
-}
-
-/// Who drained a node before, when and why: `host-b was drained by alice, since …: disks`.
-pub fn former_drain_in_words(node: &NodeName, drain: &Drain) -> String {
-    format!("{node} was drained{}", drain_facts(drain))
-}
-
-fn drain_facts(drain: &Drain) -> String {
     let by = shown(&drain.by).map(|by| format!(" by {by}")).unwrap_or_default();
     let reason = drain.reason.as_deref().and_then(shown).map(|reason| format!(": {reason}")).unwrap_or_default();
-    let since = drain.since().map_or_else(|| "at an unknown time".to_owned(), |at| format!("since {at}"));
-    format!("{by}, {since}{reason}")
+    let at = drain.since().map_or_else(|| "an unknown time".to_owned(), |at| format!("{}Z", stamp(at)));
+    format!("{node} was drained{by} at {at}{reason}")
 }
 
 /// A text, unless it is left out for those who see only the outline.

@@ -10,9 +10,11 @@
 //! ```
 //!
 //! Changes that a caller's role does not allow have a line each, but only [`SINGLE`] of them in a minute, and the rest one
-//! line together: anybody can send them. Whoever may make changes can fill the log anyway.
+//! line together: anybody can send them. Of a change that fails and is asked for again, as clients do, the first failure
+//! has a line. Whoever may make changes can fill the log anyway.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use super::caller::{self, Caller, Grant};
 use super::minutes::{LoggedMinutes, Minutes, Sender};
@@ -24,11 +26,16 @@ use axum::http::request::Parts;
 use axum::http::{Extensions, Method, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
+use cronkeeper_core::clock::{Uptime, system};
 use cronkeeper_core::escape::short;
 use cronkeeper_core::log;
 
 /// Changes of a caller in a minute, refused for its role, that have a line of their own.
 const SINGLE: u64 = 10;
+/// A change that fails again within this time is not logged again.
+const QUIET: Duration = Duration::from_secs(60);
+/// Most changes of which that is known; beyond, each failure is logged.
+const MOST_FAILURES: usize = 256;
 /// Most characters of a name in a request that are logged.
 const SHOWN: usize = 200;
 
@@ -128,7 +135,7 @@ struct Change {
 }
 
 /// What is logged of a change that is not made.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 struct Asked {
     /// `kill`.
     what: String,
@@ -235,20 +242,50 @@ impl Drop for Pending {
 #[derive(Clone)]
 pub(super) struct Reason(pub String);
 
-/// Changes that were refused for the caller's role, by caller.
-pub(super) struct Refusals(Arc<LoggedMinutes>);
+/// Changes that were not made.
+pub(super) struct Refusals {
+    /// Those that were refused for the caller's role, by caller.
+    of_role: Arc<LoggedMinutes>,
+    failed: Mutex<Failures>,
+}
 
 impl Default for Refusals {
     fn default() -> Self {
-        Self(LoggedMinutes::new(Minutes::new(SINGLE, SINGLE), log_refused))
+        let of_role = LoggedMinutes::new(Minutes::new(SINGLE, SINGLE), log_refused);
+        Self { of_role, failed: Mutex::default() }
+    }
+}
+
+/// The changes that have failed lately, and when each did last: clients ask again until it works.
+#[derive(Debug, Default)]
+struct Failures(Vec<(Asked, Uptime)>);
+
+impl Failures {
+    /// Notes that a change has failed. Returns true if it had not failed just before.
+    fn note(&mut self, asked: &Asked, now: Uptime) -> bool {
+        self.0.retain(|(_, at)| now.since(*at) < QUIET);
+        if let Some((_, at)) = self.0.iter_mut().find(|(known, _)| known == asked) {
+            *at = now;
+            return false;
+        }
+        if self.0.len() < MOST_FAILURES {
+            self.0.push((asked.clone(), now));
+        }
+        true
     }
 }
 
 impl Refusals {
-    /// Logs a change that is not made, or counts it if its caller was refused many. `code` is absent if there was no
+    /// Logs a change that is not made, unless its caller was refused many, which are counted, or has just been told the
+    /// same of the same change. `code` is absent if there was no
     /// answer: then, as after any other error, the change may be made.
     fn note(&self, asked: &Asked, code: Option<StatusCode>, reason: &str) {
-        if code != Some(StatusCode::FORBIDDEN) || self.0.count(asked.caller).is_logged {
+        let is_logged = match code {
+            Some(StatusCode::FORBIDDEN) => self.of_role.count(asked.caller).is_logged,
+            Some(code) if code.is_client_error() => true,
+            _ => self.failed.lock().unwrap_or_else(PoisonError::into_inner).note(asked, system::uptime()),
+        };
+        if is_logged {
             asked.log(code, reason);
         }
     }
@@ -265,7 +302,9 @@ impl Asked {
         let role = role.map(Role::as_str);
         let who = by.map_or_else(|| format!("somebody at {caller}"), str::to_owned);
         let is_refused = code.is_some_and(|code| code.is_client_error());
-        let text = format!("{what} by {who} {}: {reason}", if is_refused { "refused" } else { "failed" });
+        // The sentence begins with the job.
+        let of = run.or(to).map(|it| format!(" of {it}")).unwrap_or_default();
+        let text = format!("{what}{of} by {who} {}: {reason}", if is_refused { "refused" } else { "failed" });
         let code = code.map(|code| code.as_u16());
         match code {
             Some(403) => {
@@ -275,5 +314,29 @@ impl Asked {
                 log!(INFO OPERATOR_REFUSED, request = what, job, run, to, by, role, peer = %caller, code, reason, "{text}")
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_change_that_fails_again_and_again_is_logged_once() {
+        let asked = |what: &str| Asked {
+            what: what.to_owned(),
+            job: Some("load".to_owned()),
+            run: None,
+            to: None,
+            caller: Caller::Unknown,
+            by: None,
+            role: None,
+        };
+        let (mut failures, at) = (Failures::default(), |seconds| Uptime::ZERO + Duration::from_secs(seconds));
+        assert!(failures.note(&asked("trigger"), at(0)));
+        assert!(!failures.note(&asked("trigger"), at(5)));
+        assert!(failures.note(&asked("pause"), at(6)), "another change");
+        assert!(!failures.note(&asked("trigger"), at(64)), "it has failed all the time");
+        assert!(failures.note(&asked("trigger"), at(124)));
     }
 }

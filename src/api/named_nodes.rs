@@ -73,7 +73,7 @@ impl ApiState {
         named.iter().try_for_each(|node| check(job, node, &queue)).map_err(refused)?;
         let status = self.status_with(&queue);
         let until = until(job, status.at);
-        let notes = named.iter().filter_map(|node| note(node, &status, &until)).collect();
+        let notes = named.iter().filter_map(|node| note(node, job, &status, &until)).collect();
         Ok((named, notes))
     }
 
@@ -82,9 +82,7 @@ impl ApiState {
     async fn obstacles(&self, job: &JobName) -> Vec<String> {
         let set = self.sources.jobs.borrow().clone();
         let is_solo = self.sources.status.borrow().backend == SOLO;
-        let Some(job) = set.jobs.get(job).filter(|job| job.run_on != RunOn::Leader && !is_solo) else {
-            return Vec::new();
-        };
+        let Some(job) = set.jobs.get(job).filter(|_| !is_solo) else { return Vec::new() };
         match self.read_queue().await {
             Ok(queue) => obstacles(job, &self.status_with(&queue)),
             Err(_) => Vec::new(),
@@ -101,6 +99,10 @@ impl ApiState {
 /// What keeps the nodes from a run of this job, or from their shares of it.
 fn obstacles(job: &Job, status: &Status) -> Vec<String> {
     let until = until(job, status.at);
+    if job.run_on == RunOn::Leader {
+        let waits = format!("nobody leads, because every node is drained: the run waits {until}, and is skipped then");
+        return status.is_all_drained().then_some(waits).into_iter().collect();
+    }
     // The leader knows more than a look at the nodes shows: what they have refused.
     let known = status.jobs.iter().find(|known| known.name == job.name).and_then(|known| known.unplaceable.clone());
     let why = known.or_else(|| unplaceable(std::iter::once(job), &status.places, &status.members).remove(&job.name));
@@ -111,7 +113,7 @@ fn obstacles(job: &Job, status: &Status) -> Vec<String> {
         return Vec::new();
     }
     let takes = |(node, place): &(&NodeName, &Place)| job.run_where.is_met_by(node, &place.labels);
-    status.places.iter().filter(takes).filter_map(|(node, _)| note(node, status, &until)).collect()
+    status.places.iter().filter(takes).filter_map(|(node, _)| note(node, job, status, &until)).collect()
 }
 
 /// How long a run that is triggered now may wait for a node: `until 2026-11-20 15:00:00Z`.
@@ -134,10 +136,12 @@ impl NotThere {
     }
 }
 
-/// What keeps a node from its share for now, and what becomes of that.
-fn note(node: &NodeName, status: &Status, until: &str) -> Option<String> {
+/// What keeps a node from its part in a run of the job for now, and what becomes of that.
+fn note(node: &NodeName, job: &Job, status: &Status, until: &str) -> Option<String> {
+    // A share is one of several, which a job that runs on any node has only if it is told so.
+    let part = if job.run_on == RunOn::Every { "its share" } else { "the run there" };
     if let Some(drain) = status.drained.get(node) {
-        return Some(format!("{}; its share is skipped", drain_in_words(node, drain)));
+        return Some(format!("{}; {part} is skipped", drain_in_words(node, drain)));
     }
     let member = status.members.iter().find(|member| member.node == *node);
     let state = match member {
@@ -149,7 +153,7 @@ fn note(node: &NodeName, status: &Status, until: &str) -> Option<String> {
             .find(|missing| missing.node == *node)
             .map_or_else(|| "is away".to_owned(), |missing| format!("has been {}", away_since(missing.gone_since))),
     };
-    Some(format!("{node} {state}: its share waits for it {until}, and is skipped then"))
+    Some(format!("{node} {state}: {part} waits for it {until}, and is skipped then"))
 }
 
 /// The name of the backend without a service, as in the status.
@@ -203,10 +207,13 @@ mod tests {
         let queue = Queue { places: sample::places(), drained: sample::drained("host-b"), ..sample::queue() };
         let mut status = sample::leader();
         status.put_queue(&queue);
-        let noted = |node: &str, status: &Status| note(&NodeName::new(node), status, "until noon");
+        let every = job("run_on: every");
+        let noted = |node: &str, status: &Status| note(&NodeName::new(node), &every, status, "until noon");
         assert_eq!(noted("host-a", &status), None);
-        let drained = "host-b is drained by alice, since 2026-11-20T02:00:00Z; its share is skipped";
+        let drained = "host-b was drained by alice at 2026-11-20 02:00:00Z; its share is skipped";
         assert_eq!(noted("host-b", &status).as_deref(), Some(drained));
+        let of_any = note(&NodeName::new("host-b"), &job("run_on: any"), &status, "until noon").unwrap();
+        assert!(of_any.ends_with("; the run there is skipped"), "{of_any}");
         let waits = "its share waits for it until noon, and is skipped then";
         assert_eq!(noted("host-c", &status), Some(format!("host-c is away: {waits}")));
         status.missing.push(sample::missing("host-c"));
@@ -228,6 +235,8 @@ mod tests {
         let why = "no node can take it: host-a is drained; host-b is drained; host-c is away";
         let waits = |until: &str| vec![format!("the run waits for a node until {until}, and is skipped then: {why}")];
         assert_eq!(obstacles(&job("run_on: any"), &status), waits("2026-11-20 15:00:00Z"));
+        let leads = "nobody leads, because every node is drained: the run waits until 2026-11-20 15:00:00Z, and is skipped then";
+        assert_eq!(obstacles(&job("run_on: leader"), &status), [leads]);
         let window = job("run_on: any, misfire_window: 10m");
         assert_eq!(obstacles(&window, &status), waits("2026-11-20 03:10:00Z"));
         status.jobs[1].unplaceable = Some("what the leader knows".into());
@@ -236,10 +245,10 @@ mod tests {
         status.jobs[1].unplaceable = None;
         status.drained.remove(&NodeName::new("host-a"));
         status.members[0].published.drained = false;
-        assert_eq!(obstacles(&window, &status), [""; 0]);
+        assert_eq!([obstacles(&window, &status), obstacles(&job("run_on: leader"), &status)], [[""; 0]; 2]);
         let of_shares = obstacles(&job("run_on: every, misfire_window: 10m"), &status);
         let away = "host-c is away: its share waits for it until 2026-11-20 03:10:00Z, and is skipped then";
-        assert!(of_shares.len() == 2 && of_shares[0].starts_with("host-b is drained") && of_shares[1] == away);
+        assert!(of_shares.len() == 2 && of_shares[0].starts_with("host-b was drained") && of_shares[1] == away);
         assert_eq!(obstacles(&job("run_on: every, run_where: gpu"), &status), [""; 0], "those are not asked");
     }
 

@@ -230,9 +230,8 @@ impl ApiState {
         let set = Arc::clone(&self.sources.jobs.borrow());
         let selected = Selected::of(select, &set)?;
         let jobs: Vec<_> = set.jobs.keys().filter(|job| selected.has(job)).cloned().collect();
-        let none = || Err(RefusedRequest::new(StatusCode::NOT_FOUND, "no job matches"));
         if jobs.is_empty() {
-            return none();
+            return Err(none_matches(select, &set));
         }
         let count = counted(jobs.len(), "job");
         let asked = jobs.into_iter().map(|job| (job, Uuid::new_v4())).collect();
@@ -253,6 +252,9 @@ impl ApiState {
         let paused = self.found(operator.pauses()).await?;
         let jobs: Vec<JobName> = paused.into_keys().filter(|job| selected.has(job)).collect();
         if jobs.is_empty() {
+            if !set.jobs.keys().any(|job| selected.has(job)) {
+                return Err(none_matches(select, &set));
+            }
             return Ok(ResumedMany { jobs, pending: Vec::new(), failed: BTreeMap::new() });
         }
         let count = counted(jobs.len(), "job");
@@ -289,6 +291,22 @@ impl ApiState {
         let until = length.map(|length| end(self.ledger_time(), length)).transpose()?;
         Ok(Pause { by, at: whole_second(system::now().wall), reason, until })
     }
+}
+
+/// Says that none of these names and patterns is that of a job.
+pub fn no_job_matches<'a>(
+    wanted: impl IntoIterator<Item = &'a str>,
+    known: impl Iterator<Item = &'a JobName> + Clone,
+) -> String {
+    // A pattern is like no name.
+    let mut names = wanted.into_iter().filter(|name| !name.contains(['*', '?']));
+    let meant = names.find_map(|name| nearest(name, known.clone().map(|job| job.as_str())));
+    format!("no job matches{}", did_you_mean(meant))
+}
+
+fn none_matches(select: &JobSelection, set: &JobSet) -> RefusedRequest {
+    let names = select.jobs.iter().map(String::as_str);
+    RefusedRequest::new(StatusCode::NOT_FOUND, no_job_matches(names, set.jobs.keys()))
 }
 
 /// When a pause of this length ends that begins now, by the ledger's clock.
@@ -379,6 +397,16 @@ mod tests {
         assert!(selected(&JobSelection::default()).is_err());
         let unknown = JobSelection { group: Some("disc".into()), ..JobSelection::default() };
         assert!(selected(&unknown).unwrap_err().ends_with("`disc`, did you mean `disk`?"));
+    }
+
+    #[test]
+    fn a_selection_without_a_job_says_what_a_plain_name_may_mean() {
+        let error = |jobs: &[&str]| {
+            let jobs = jobs.iter().map(|&job| job.to_owned()).collect();
+            none_matches(&JobSelection { jobs, ..JobSelection::default() }, &set()).error
+        };
+        assert_eq!(error(&["zzz*"]), "no job matches");
+        assert_eq!(error(&["zzz*", "raport"]), "no job matches, did you mean `report`?");
     }
 
     #[test]

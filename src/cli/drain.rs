@@ -5,7 +5,7 @@ use super::effects::{Effect, Effects};
 use super::{Io, wait};
 use crate::api::client::Client;
 use crate::api::nodes::{DrainBody, Drained, UndrainBody, Undrained};
-use crate::status::{Status, drain_in_words, former_drain_in_words};
+use crate::status::{Status, drain_in_words};
 use cronkeeper_core::escape;
 use cronkeeper_core::run::Drain;
 use cronkeeper_core::suggest::counted;
@@ -102,13 +102,13 @@ pub fn undrain(args: &UndrainArgs, io: &mut Io<'_>) -> Result<(), AskFailure> {
     Ok(())
 }
 
-/// Who drained the node, since when and why, and what that has changed.
+/// Who drained the node, when and why, and what that has changed.
 fn said(node: &NodeName, drained: &Drain, replaced: Option<&Drain>) -> Vec<String> {
     let now = drain_in_words(node, drained);
     match replaced {
         None => vec![now],
         Some(replaced) if replaced == drained => vec![format!("{now}; nothing has changed")],
-        Some(replaced) => vec![now, format!("before that, {}", former_drain_in_words(node, replaced))],
+        Some(replaced) => vec![now, format!("before that, {}", drain_in_words(node, replaced))],
     }
 }
 
@@ -146,10 +146,10 @@ mod tests {
         let node = NodeName::new("host-a");
         let at = sample::at("2026-11-20T02:00:00Z");
         let of = |reason: &str| Drain { by: "alice".into(), at, reason: Some(reason.into()) };
-        let disks = "host-a is drained by alice, since 2026-11-20T02:00:00Z: disks";
+        let disks = "host-a was drained by alice at 2026-11-20 02:00:00Z: disks";
         assert_eq!(said(&node, &of("disks"), None), [disks]);
         assert_eq!(said(&node, &of("disks"), Some(&of("disks"))), [format!("{disks}; nothing has changed")]);
-        let fans = "before that, host-a was drained by alice, since 2026-11-20T02:00:00Z: fans";
+        let fans = "before that, host-a was drained by alice at 2026-11-20 02:00:00Z: fans";
         assert_eq!(said(&node, &of("disks"), Some(&of("fans"))), [disks, fans]);
     }
 

@@ -212,7 +212,9 @@ fn hint(error: &Error) -> Option<String> {
         Error::Ask(AskFailure::Ask(AskError::Unreachable { .. })) => {
             "is `cronkeeper run` running there, with `--listen`? a firewall may be in between"
         }
-        Error::Ask(AskFailure::Ask(AskError::Silent(_))) => "see the daemon's log for what it waits for",
+        Error::Ask(AskFailure::Ask(AskError::Silent(_))) => {
+            "it may hang or be stopped: see `systemctl status cronkeeper` and the daemon's log"
+        }
         Error::StateDir(error) | Error::Solo(SoloError::StateDir(error)) => return of_state_dir(error),
         // The text of the error names the remedy.
         Error::Solo(error) if is_refused(error) => return None,

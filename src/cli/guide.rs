@@ -126,7 +126,7 @@ pub const GUIDES: &[Guide] = &[
                 "1",
                 "--check: the node is not ready, nobody leads, the jobs file was rejected, or a job's mark is in the future",
             ),
-            USAGE,
+            NO_SUCH_JOB,
             NO_NODE,
         ],
         files: &[SOCKET],

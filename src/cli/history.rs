@@ -11,7 +11,9 @@ use jiff::Timestamp;
 use self::pages::Pages;
 use self::show::Gap;
 use super::ask::{AskFailure, ClientArgs};
+use super::status::Selection;
 use super::{Exit, Io, json};
+use crate::api::client::Client;
 use crate::api::nodes::no_such_node;
 use crate::status::Status;
 use cronkeeper_core::clock::system;
@@ -81,6 +83,22 @@ impl HistoryArgs {
         }
     }
 
+    /// Fails if no job is named as asked for, and the history has none either: one that was removed from the jobs file
+    /// keeps its records.
+    fn check_jobs(&self, client: &Client) -> Result<(), AskFailure> {
+        let status: Status = client.get("/v1/status")?;
+        let selection = Selection { failing: false, patterns: self.jobs.clone() };
+        let Err(none) = selection.check(&status) else { return Ok(()) };
+        let filter = Filter { jobs: self.jobs.clone(), ..Filter::default() };
+        let mut pages = Pages::new(client, filter, 1, self.local);
+        while let Some(page) = pages.next_page()? {
+            if !page.is_empty() {
+                return Ok(());
+            }
+        }
+        Err(none.into())
+    }
+
     /// Ends with 1 if a question about the past, such as `--failed --since 2d`, is answered with gaps: what is not shown
     /// may have happened all the same.
     ///
@@ -108,6 +126,9 @@ impl HistoryArgs {
         }
         io.out.flush()?;
         lacks.write(io.err)?;
+        if count == 0 && !self.jobs.is_empty() {
+            self.check_jobs(&client)?;
+        }
         let is_question = self.filter().is_restricted();
         if let Some(node) = self.node.as_ref().filter(|_| count == 0) {
             let known = client.get::<Status>("/v1/status").map(|status| status.known_nodes());

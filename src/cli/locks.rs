@@ -14,7 +14,7 @@ use super::{Error, Io, host};
 use cronkeeper_cluster::recipes::lock::listing::{Cut, EntryRole, ListedEntry, ListedLock, Listing, list};
 use cronkeeper_cluster::recipes::lock::{LockClient, LockError};
 use cronkeeper_cluster::solo::file_lock::{self, FileLockError, ListedHolder};
-use cronkeeper_cluster::solo::lock_files;
+use cronkeeper_cluster::solo::lock_files::{self, LockFiles};
 use cronkeeper_core::clock::Clock as _;
 use cronkeeper_core::clock::system::SystemClock;
 use cronkeeper_core::escape;
@@ -35,6 +35,9 @@ pub struct Args {
     /// Only the lock of this file on this host
     #[arg(long, value_name = "FILE", conflicts_with = "path")]
     file: Option<PathBuf>,
+    /// Without a service: the state directory whose locks to list, if it is not the default one
+    #[arg(long, value_name = "DIR")]
+    state_dir: Option<PathBuf>,
     #[command(flatten)]
     service: ServiceArgs,
 }
@@ -82,7 +85,8 @@ impl Args {
 
     /// The files of the locks on a host without a service, with the paths that name them.
     fn files(&self) -> Result<Vec<(String, PathBuf)>, Error> {
-        let directory = on_file::files().directory().to_owned();
+        let files = self.state_dir.as_deref().map_or_else(on_file::files, LockFiles::of);
+        let directory = files.directory().to_owned();
         let files = match std::fs::read_dir(&directory) {
             Ok(files) => files,
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::ask::{AskFailure, ClientArgs};
 use super::jobs::{JobsFile, find};
 use super::{DEFAULT_JOBS, Error, Io, json};
-use crate::api::client::Client;
+use crate::api::client::{AskError, Client};
 use crate::api::next::{Coming, ComingOccurrence, LeftOut, LeftOutInstant, NoOccurrence, all_left_out, steps};
 use crate::status::{NodeStatus, NodesDocument, PlaceState, away_since};
 use cronkeeper_core::escape;
@@ -88,7 +88,11 @@ impl Args {
             None => match self.client.host.client().map_err(AskFailure::from)? {
                 Some(client) => self.of_host(&client, from, io)?,
                 None => match self.own_daemon() {
-                    Some(client) => self.of_host(&client, from, io)?,
+                    Some(Ok(client)) => self.of_host(&client, from, io)?,
+                    Some(Err(error)) => self.of_jobs(from, io).inspect_err(|_| {
+                        // What cannot be said does not hide the error.
+                        let _ = writeln!(io.err, "cronkeeper: {error}");
+                    })?,
                     None => self.of_jobs(from, io)?,
                 },
             },
@@ -157,10 +161,13 @@ impl Args {
     }
 
     /// The daemon on this host, which has the jobs of some file, if none is named and there is none at the default path.
-    fn own_daemon(&self) -> Option<Client> {
+    fn own_daemon(&self) -> Option<Result<Client, AskError>> {
         let is_default = self.jobs.path.as_os_str() == DEFAULT_JOBS;
-        let client = (is_default && !self.jobs.path.exists()).then(|| self.client.client().ok()).flatten()?;
-        client.get::<NodesDocument>("/v1/nodes").is_ok().then_some(client)
+        let asked = || {
+            let client = self.client.client()?;
+            client.get::<NodesDocument>("/v1/nodes").map(|_| client)
+        };
+        (is_default && !self.jobs.path.exists()).then(asked)
     }
 
     /// Says where a job runs, unless that is the leader. With many jobs it would hide their lines.

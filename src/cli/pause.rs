@@ -159,8 +159,8 @@ pub fn resume(args: &ResumeArgs, io: &mut Io<'_>) -> Result<(), AskFailure> {
         ([], Some(job)) if pending.is_empty() => writeln!(io.out, "{job} was not paused")?,
         ([], None) if pending.is_empty() => writeln!(io.out, "none of these jobs was paused")?,
         ([], _) => {}
-        ([job], _) => writeln!(io.out, "{job} is resumed")?,
-        (jobs, _) => writeln!(io.out, "{} are resumed", named(jobs))?,
+        ([job], _) => writeln!(io.out, "{job} has been resumed")?,
+        (jobs, _) => writeln!(io.out, "{} have been resumed", named(jobs))?,
     }
     if !pending.is_empty() {
         writeln!(io.err, "cronkeeper: no leader has resumed {} yet; one will do so later", named(&pending))?;

@@ -318,6 +318,7 @@ impl Args {
             jobs: sources.jobs.clone(),
             status: sources.status.clone(),
             health: sources.metrics.channels(),
+            missing_after: self.hooks.hooks().node_missing_after,
         };
         let _sending = AbortOnDrop(tokio::spawn(sender.run()));
         let copying = archive.clone().keep_complete(node.clone(), sources.reader.clone(), sources.jobs.clone());

@@ -5,6 +5,7 @@ mod screen;
 mod select;
 mod show;
 
+pub(in crate::cli) use select::Selection;
 pub(in crate::cli) use show::{gone_for, run_state};
 
 use std::io::{self, IsTerminal, Write};
@@ -12,7 +13,6 @@ use std::thread;
 use std::time::Duration;
 
 use self::screen::Screen;
-use self::select::Selection;
 use super::ask::{AskFailure, ClientArgs};
 use super::{Exit, json, nodes};
 use crate::api::client::{AskError, Client};
@@ -49,6 +49,7 @@ pub fn run(args: &StatusArgs, out: &mut dyn Write) -> Result<Exit, AskFailure> {
         return watch(args, &client, out);
     }
     let status = client.get("/v1/status")?;
+    args.selection.check(&status)?;
     if args.check {
         return check::run(&status, out);
     }

@@ -98,8 +98,8 @@ events! {
     NODE_DRAINED "node.drained" INFO [by, reason, runs, waits_for]
         "node drained by {by}[: {reason}]; it will not lead[, and {runs:run} will finish: {waits_for}]";
     NODE_UNDRAINED "node.undrained" INFO [by] "node no longer drained; joining the queue again";
-    NODE_STOPPING "node.stopping" WARN [runs] "asked again to stop: killing {runs:run}";
-    NODE_STOPPED "node.stopped" INFO [reason] "stopped[: {reason}]";
+    NODE_STOPPING "node.stopping" WARN [runs] "asked again to stop[: killing {runs:run}]";
+    NODE_STOPPED "node.stopped" INFO [reason] "stopped{how_stopped}";
     NODE_UNSETTLED "node.unsettled" WARN [runs]
         "stopping before recording the end of {runs:run}: the state directory keeps them, and `cronkeeper release` \
          or the next start records them";
@@ -147,7 +147,8 @@ events! {
     LEADER_HANDOVER_FAILED "leader.handover_failed" WARN [to, reason]
         "leadership was not handed over to {to}: {reason}";
     TAKEOVER_DONE "takeover.done" INFO [token, settled, cut_off, missed, took_ms]
-        "took over in {took_ms}[, {settled:run} settled][, {cut_off:run} cut off][, {missed:occurrence} missed]";
+        "took over in {took_ms}[, {settled:run} settled][, {cut_off:run} cut off]\
+         [, {missed:occurrence} already recorded as missed]";
     COORDINATION_EXAMINED "coordination.examined" INFO | WARN [service, durability, may_rewind] "{service}: {durability}";
     COORDINATION_UNEXAMINED "coordination.unexamined" WARN [service, error]
         "can no longer check how durable {service}'s commits are: {error}";
@@ -156,8 +157,8 @@ events! {
          start it with --auto-compaction-retention=1h, and defragment it";
     COORDINATION_UNREACHABLE "coordination.unreachable" WARN [retry_ms, repeat_ms, error]
         "{service} is unavailable: {brief}; next try in {retry_ms}";
-    COORDINATION_STALLED "coordination.stalled" WARN [error] "the node is stalled: {error}";
-    COORDINATION_RECOVERED "coordination.recovered" INFO [] "the node is no longer stalled";
+    COORDINATION_STALLED "coordination.stalled" WARN [error] "{stall}";
+    COORDINATION_RECOVERED "coordination.recovered" INFO [] "the node is no longer held up";
     COORDINATION_FAILED "coordination.failed" ERROR [error] "{error}";
     COORDINATION_DAMAGED "coordination.damaged" WARN | ERROR [path] "{message}";
     COORDINATION_REPAIRED "coordination.repaired" WARN [path] "{message}";
@@ -184,7 +185,7 @@ events! {
     RUN_MOVED "run.moved" WARN [job, run, from, to, reason] "was taken back from {from}, which {cause}; {then}";
     RUN_UNPLACED "run.unplaced" WARN [job, run, why] "is waiting for a node: {why}";
     RUN_STARTED "run.started" INFO [job, run, scheduled_at, attempt, token, pid, started_at, lateness_ms]
-        "started[, attempt {again}][, {late} late]";
+        "started[ as {manual}][, attempt {again}][, {late} late]";
     RUN_OUTPUT "run.output" INFO [job, run, stream, line] "{pipe} {line}";
     RUN_FINISHED "run.finished" INFO | WARN
         [job, run, attempt, outcome, reason, detail, exit_code, signal, duration_ms, leftovers, dropped_bytes, by]
@@ -242,7 +243,7 @@ events! {
     OUTPUT_RECOVERED "output.recovered" INFO [path] "keeping the output of runs in {path} again";
     OPERATOR_REQUESTED "operator.requested" INFO [request, job, run, to, by, role, peer, reason, parameters]
         ": {by} requested {request}[ of {message}][ of {run}][ for {to}][ with {parameters}][: {reason}]";
-    OPERATOR_REFUSED "operator.refused" INFO | WARN [request, job, run, to, by, role, peer, code, reason, count] "{message}";
+    OPERATOR_REFUSED "operator.refused" INFO | WARN [request, job, run, to, by, role, peer, code, reason, count] ": {message}";
     API_LISTENING "api.listening" INFO [path, address] "serving the API at {where}";
     API_FAILED "api.failed" ERROR [error] "cannot serve the API on the socket, trying again: {error}";
     API_RELOADED "api.reloaded" INFO [address] "reloaded the tokens and certificates of {address}";

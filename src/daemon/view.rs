@@ -185,10 +185,13 @@ impl View {
         news
     }
 
-    /// Who is before this node in the queue, or, if it has no place there, who led when that was last known.
+    /// Who led until now: the leader, if this node was right behind it in the queue. Of others that were ahead, nobody
+    /// saw which of them have led since; a handover lets them go in one step. If it has no place in the queue, who led
+    /// when that was last known.
     fn predecessor(&self) -> Option<NodeName> {
-        match &self.role.predecessor {
-            Some(_) => self.role.predecessor_node.clone(),
+        let Role { predecessor, predecessor_node, leader_node, .. } = &self.role;
+        match predecessor {
+            Some(_) => predecessor_node.clone().filter(|node| leader_node.as_ref() == Some(node)),
             None => self.last_leader.as_ref().map(|(node, _)| node.clone()),
         }
     }

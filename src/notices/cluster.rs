@@ -11,8 +11,6 @@ use cronkeeper_core::job::NoticeKind;
 use cronkeeper_core::run::Notice;
 use cronkeeper_core::term::{FencingToken, NodeName};
 
-/// How long a node must be gone before it is called missing: longer than a host takes to restart.
-const MISSING_AFTER: Duration = Duration::from_secs(300);
 /// Most notices that wait for the outbox; of more, the oldest are forgotten.
 const MOST_UNSAID: usize = 1_000;
 
@@ -24,24 +22,52 @@ pub(super) struct Nodes {
     pub missing: BTreeMap<NodeName, Timestamp>,
 }
 
-/// What this term has reported so far, and what it still has to.
+/// A node that is gone.
+#[derive(Debug)]
+struct Absence {
+    /// When the process noticed it.
+    since: Timestamp,
+    /// How long that was ago when it was first taken into account here, and when that was: from then on a set clock does
+    /// not matter.
+    before: Duration,
+    seen: Uptime,
+    is_said: bool,
+}
+
+impl Absence {
+    fn begin(since: Timestamp, now: Now) -> Self {
+        let before = now.wall.duration_since(since).try_into().unwrap_or_default();
+        Self { since, before, seen: now.up, is_said: false }
+    }
+
+    fn lasted(&self, now: Uptime) -> Duration {
+        self.before + now.since(self.seen)
+    }
+}
+
+/// What this process has reported so far as the leader, and what it still has to. It outlives a term: in a cluster whose
+/// leadership is lost again and again, a node that stays away is still reported, and only once by each leader.
 #[derive(Debug)]
 pub(super) struct ClusterNews {
     token: FencingToken,
     has_begun: bool,
-    /// The nodes that are gone: when this process noticed, and whether it has reported them.
-    missing: BTreeMap<NodeName, (Uptime, bool)>,
+    /// How long a node must be gone before it is called missing.
+    missing_after: Duration,
+    missing: BTreeMap<NodeName, Absence>,
     /// What happened and is not in the outbox yet, the oldest first.
     unsaid: VecDeque<Notice>,
 }
 
 impl ClusterNews {
-    pub fn of_term(token: FencingToken) -> Self {
-        Self { token, has_begun: false, missing: BTreeMap::new(), unsaid: VecDeque::new() }
+    pub fn of_term(token: FencingToken, missing_after: Duration) -> Self {
+        Self { token, has_begun: false, missing_after, missing: BTreeMap::new(), unsaid: VecDeque::new() }
     }
 
-    pub fn is_of(&self, token: FencingToken) -> bool {
-        self.token == token
+    /// Goes on in this term. It may be the same one again: the jobs file can lose its channels and get them back.
+    pub fn go_on(&mut self, token: FencingToken) {
+        if self.token != token {
+            (self.token, self.has_begun) = (token, false);
+        }
     }
 
     /// The first that is not said yet.
@@ -62,9 +88,13 @@ impl ClusterNews {
             self.unsaid.push_back(notice(NoticeKind::LeaderChanged, own));
         }
         for (node, &since) in &nodes.missing {
-            let (seen, is_said) = self.missing.entry(node.clone()).or_insert((now.up, false));
-            if !*is_said && now.up >= *seen + MISSING_AFTER {
-                *is_said = true;
+            let absence = self.missing.entry(node.clone()).or_insert_with(|| Absence::begin(since, now));
+            if absence.since != since {
+                // It was back while another node led.
+                *absence = Absence::begin(since, now);
+            }
+            if !absence.is_said && absence.lasted(now.up) >= self.missing_after {
+                absence.is_said = true;
                 // Of two absences in one term, each is said.
                 let notice = notice(NoticeKind::NodeMissing, node);
                 self.unsaid.push_back(Notice { id: format!("{}/{since}", notice.id), since: Some(since), ..notice });
@@ -72,7 +102,7 @@ impl ClusterNews {
         }
         let ended = self.missing.extract_if(.., |node, _| !nodes.missing.contains_key(node));
         // One that was forgotten is not back.
-        let back = ended.filter(|(node, (_, is_said))| *is_said && nodes.alive.contains(node));
+        let back = ended.filter(|(node, absence)| absence.is_said && nodes.alive.contains(node));
         for (node, _) in back {
             let notice = notice(NoticeKind::NodeBack, &node);
             self.unsaid.push_back(Notice { id: format!("{}/{}", notice.id, now.wall), ..notice });
@@ -85,6 +115,8 @@ impl ClusterNews {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const MISSING_AFTER: Duration = Duration::from_secs(300);
 
     fn now(seconds: u64) -> Now {
         let wall = Timestamp::from_second(1_000 + seconds.cast_signed()).unwrap();
@@ -110,19 +142,35 @@ mod tests {
 
     #[test]
     fn a_term_is_said_once_and_an_absence_once_it_has_lasted() {
-        let mut news = ClusterNews::of_term(FencingToken(7));
+        let mut news = ClusterNews::of_term(FencingToken(7), MISSING_AFTER);
         let (all, gone) = (nodes(&["a", "b"], &[]), nodes(&["a"], &["b"]));
         let mut see = |seconds, nodes: &Nodes| see(&mut news, seconds, nodes).join(" ");
         assert_eq!(see(0, &all), "leader_changed");
         assert_eq!([see(1, &gone), see(300, &gone)], ["", ""]);
         assert_eq!(see(301, &gone), "node_missing");
         assert_eq!([see(302, &gone), see(303, &all)], ["", "node_back"]);
-        assert_eq!([see(304, &gone), see(305, &all)], ["", ""], "a short absence is not said");
+        let gone_again = Nodes { missing: [(NodeName::new("b"), now(304).wall)].into(), ..nodes(&["a"], &[]) };
+        assert_eq!([see(304, &gone_again), see(305, &all)], ["", ""], "a short absence is not said");
+    }
+
+    #[test]
+    fn an_absence_counts_from_when_it_was_noticed_whoever_led_meanwhile() {
+        let mut news = ClusterNews::of_term(FencingToken(7), MISSING_AFTER);
+        let (all, gone) = (nodes(&["a", "b"], &[]), nodes(&["a"], &["b"]));
+        assert_eq!(see(&mut news, 200, &gone), ["leader_changed"]);
+        news.go_on(FencingToken(8));
+        assert_eq!(see(&mut news, 299, &gone), ["leader_changed"]);
+        assert_eq!(see(&mut news, 300, &gone), ["node_missing"]);
+        news.go_on(FencingToken(9));
+        assert_eq!(see(&mut news, 700, &gone), ["leader_changed"], "it is said once");
+        assert_eq!(see(&mut news, 701, &all), ["node_back"]);
+        let mut news = ClusterNews::of_term(FencingToken(10), Duration::from_secs(15));
+        assert_eq!(see(&mut news, 15, &gone), ["leader_changed", "node_missing"]);
     }
 
     #[test]
     fn a_node_that_was_forgotten_is_not_back() {
-        let mut news = ClusterNews::of_term(FencingToken(7));
+        let mut news = ClusterNews::of_term(FencingToken(7), MISSING_AFTER);
         let gone = nodes(&["a"], &["b"]);
         see(&mut news, 0, &gone);
         assert_eq!(see(&mut news, 301, &gone), ["node_missing"]);
@@ -131,7 +179,7 @@ mod tests {
 
     #[test]
     fn what_is_not_said_stays_until_it_is() {
-        let mut news = ClusterNews::of_term(FencingToken(7));
+        let mut news = ClusterNews::of_term(FencingToken(7), MISSING_AFTER);
         let all = nodes(&["a"], &[]);
         news.see(now(0), &NodeName::new("a"), &all);
         let first = news.next().cloned();

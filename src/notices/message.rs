@@ -13,7 +13,7 @@ use cronkeeper_core::clock::instant;
 use cronkeeper_core::duration;
 use cronkeeper_core::escape;
 use cronkeeper_core::job::{ChannelName, NoticeKind};
-use cronkeeper_core::run::Notice;
+use cronkeeper_core::run::{Notice, Outcome};
 use cronkeeper_core::term::NodeName;
 
 /// Most notices that a text lists.
@@ -208,6 +208,11 @@ fn line(notice: &Notice) -> String {
     let on = notice.node.as_ref().map(|node| format!(" on {node}")).unwrap_or_default();
     let limit = notice.limit_ms.map(|limit| duration::format(Duration::from_millis(limit))).unwrap_or_default();
     match notice.kind {
+        // The outcome `failure` says nothing more.
+        NoticeKind::Failure if notice.outcome == Some(Outcome::Failure) => {
+            let why = details(notice).map(|why| format!(": {why}")).unwrap_or_default();
+            format!("{job} failed{on}{why}")
+        }
         NoticeKind::Failure => format!("{job} failed{on}: {}", outcome(notice)),
         NoticeKind::Recovery => format!("{job} succeeded again{on}"),
         NoticeKind::Missed => {
@@ -228,11 +233,15 @@ fn line(notice: &Notice) -> String {
 
 fn outcome(notice: &Notice) -> String {
     let outcome = notice.outcome.map_or("unknown", |outcome| outcome.as_str());
+    details(notice).map_or_else(|| outcome.to_owned(), |details| format!("{outcome}, {details}"))
+}
+
+fn details(notice: &Notice) -> Option<String> {
     match (notice.exit_code, notice.signal, &notice.reason) {
-        (_, _, Some(reason)) => format!("{outcome}, {reason}"),
-        (_, Some(signal), _) => format!("{outcome}, signal {signal}"),
-        (Some(code), ..) if code != 0 => format!("{outcome}, exit code {code}"),
-        _ => outcome.to_owned(),
+        (_, _, Some(reason)) => Some(reason.clone()),
+        (_, Some(signal), _) => Some(format!("signal {signal}")),
+        (Some(code), ..) if code != 0 => Some(format!("exit code {code}")),
+        _ => None,
     }
 }
 
@@ -300,7 +309,7 @@ mod tests {
     #[test]
     fn one_failure_says_all_that_is_known() {
         let message = message(&[failure(1)], false);
-        assert_eq!(message.title, "cronkeeper: job-1 failed on host-a: failure, exit code 3");
+        assert_eq!(message.title, "cronkeeper: job-1 failed on host-a: exit code 3");
         for part in ["job-1", "host-a", "no space\nleft ", "cronkeeper logs"] {
             assert!(message.text.contains(part), "{part}: {}", message.text);
         }

@@ -58,6 +58,8 @@ pub struct Sender {
     pub jobs: watch::Receiver<Arc<JobSet>>,
     pub status: watch::Receiver<Arc<Status>>,
     pub health: Health,
+    /// How long a node must be gone before it is called missing.
+    pub missing_after: Duration,
 }
 
 /// A notification whose record this version cannot use.
@@ -114,9 +116,9 @@ impl Sender {
         let mut news: Option<ClusterNews> = None;
         loop {
             if let Some(token) = self.leads() {
-                // The same term may come back: the jobs file can lose its channels and get them again.
-                let kept = news.take().filter(|news| news.is_of(token));
-                self.lead(token, news.insert(kept.unwrap_or_else(|| ClusterNews::of_term(token)))).await;
+                let news = news.get_or_insert_with(|| ClusterNews::of_term(token, self.missing_after));
+                news.go_on(token);
+                self.lead(token, news).await;
             }
             let changed = async {
                 tokio::select! { it = status.changed() => it, it = jobs.changed() => it }

@@ -154,7 +154,7 @@ mod tests {
     fn a_line_for_the_journal_has_a_priority_and_no_time() {
         let fields = vec![("reason", Value::Text("lease".into()))];
         let line = Line { event: "leader.lost".into(), fields, ..Line::default() };
-        assert_eq!(written(true, Level::WARN, &line, false), "<4>no longer the leader: its lease is over\n");
+        assert_eq!(written(true, Level::WARN, &line, false), "<4>no longer the leader: its lease ran out\n");
     }
 
     #[test]

@@ -22,7 +22,7 @@ pub struct Args {
     /// Command that the leader runs when another node has been gone for `--node-missing-after`
     #[arg(long, value_name = "COMMAND", env = "CRONKEEPER_ON_NODE_MISSING")]
     on_node_missing: Option<String>,
-    /// How long a node may be gone before --on-node-missing runs
+    /// How long a node may be gone before --on-node-missing runs, and channels get `node_missing`
     #[arg(long, value_name = "DURATION", env = "CRONKEEPER_NODE_MISSING_AFTER", default_value = "5m", value_parser = duration::parse_positive)]
     node_missing_after: Duration,
     /// Command to run when this node's jobs file was rejected

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use crate::api::client::{AskError, Said};
+use crate::api::pauses::no_job_matches;
 use crate::status::Status;
 use cronkeeper_core::job::JobName;
 use cronkeeper_core::ledger::filter::JobPattern;
@@ -26,6 +28,17 @@ impl Selection {
             status.runs.retain(|run| names.contains(run.run.job()));
         }
         status
+    }
+
+    /// # Errors
+    /// If no job is named so: a misspelt name must not look like a job without trouble.
+    pub(in crate::cli) fn check(&self, status: &Status) -> Result<(), AskError> {
+        if status.jobs.iter().any(|job| self.includes(&job.name)) || self.patterns.is_empty() {
+            return Ok(());
+        }
+        let wanted = self.patterns.iter().map(JobPattern::as_str);
+        let known = status.jobs.iter().map(|job| &job.name);
+        Err(AskError::NotFound(Said::of(no_job_matches(wanted, known))))
     }
 
     /// True if the job is among those that are named; all are if none is.
@@ -58,6 +71,18 @@ mod tests {
         let status = selection.of(status);
         assert!(status.runs.iter().all(|run| status.jobs.iter().any(|job| job.name == *run.run.job())));
         status.jobs.iter().map(|job| job.name.to_string()).collect()
+    }
+
+    #[test]
+    fn a_name_that_no_job_has_is_an_error() {
+        let check = |pattern: &str| {
+            let patterns = vec![JobPattern::parse(pattern).unwrap()];
+            Selection { patterns, ..Selection::default() }.check(&sample::leader()).map_err(|error| error.to_string())
+        };
+        assert_eq!(check("*-report"), Ok(()), "one of them is enough");
+        assert_eq!(check("laod"), Err("no job matches, did you mean `load`?".to_owned()));
+        assert_eq!(check("foo*"), Err("no job matches".to_owned()));
+        assert!(Selection::default().check(&sample::leader()).is_ok());
     }
 
     #[test]

@@ -119,6 +119,7 @@ impl World {
             jobs: defined,
             status: seen,
             health: Health::default(),
+            missing_after: Duration::from_secs(300),
         };
         Self { store, sender, status, jobs }
     }
@@ -163,7 +164,7 @@ fn store(notices: impl IntoIterator<Item = (NoticeKey, Result<Notice, String>)>)
 async fn turn(term: &mut Term<'_>) {
     term.polled = None;
     // The news are those of a term that was said.
-    let mut news = ClusterNews::of_term(term.token);
+    let mut news = ClusterNews::of_term(term.token, term.sender.missing_after);
     news.see(system::now(), &term.sender.node, &Nodes::default());
     news.said();
     term.turn(&mut news).await;

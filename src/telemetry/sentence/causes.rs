@@ -20,7 +20,7 @@ pub(super) fn cause<'a>(event: &str, reason: &'a str) -> &'a str {
 
 fn of_lost_terms(reason: &str) -> Option<&'static str> {
     Some(match reason {
-        "lease" => "its lease is over",
+        "lease" => "its lease ran out",
         "entry-gone" => "its entry in the queue is gone",
         "session-expired" => "its session has expired",
         "fenced" => "another node leads",

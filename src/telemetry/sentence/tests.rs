@@ -204,6 +204,20 @@ fn runs_say_what_went_wrong_and_nothing_else() {
         (
             log_event::RUN_SKIPPED,
             vec![
+                ("run", text("slow.20261122T033815Z.m14")),
+                ("scheduled_at", text("2026-11-22T03:38:15Z")),
+                ("reason", text("overlap")),
+            ],
+            "slow skipped slow.20261122T033815Z.m14: the run before it is still in flight",
+        ),
+        (
+            log_event::RUN_STARTED,
+            vec![("run", text("slow.20261122T033815Z.m14")), ("attempt", number(1)), ("lateness_ms", number(3_300))],
+            "slow started as slow.20261122T033815Z.m14, 3.3 s late",
+        ),
+        (
+            log_event::RUN_SKIPPED,
+            vec![
                 ("reason", text("missed")),
                 ("count", number(18)),
                 ("first", text("2026-11-21T23:00:00Z")),
@@ -251,10 +265,34 @@ fn what_is_no_event_is_its_message_and_fields() {
     assert_eq!(whole(&unknown), "run.new:  n=1");
 }
 
+#[test]
+fn an_outage_keeps_its_reason_and_names_fewer_servers() {
+    let said = |error: &str| {
+        let fields = vec![("error", text(error)), ("retry_ms", Value::Unsigned(500))];
+        whole(&Line { event: log_event::COORDINATION_UNREACHABLE.into(), fields, ..Line::default() })
+    };
+    let quorum = "is ZooKeeper without a quorum, or cut off from it";
+    let all = "127.0.0.1:36181, 127.0.0.1:36182, 127.0.0.1:36183: connection refused".to_owned();
+    for (error, brief) in [
+        (all.clone(), all),
+        (format!("127.0.0.1:36181, 127.0.0.1:36183: {quorum}"), format!("127.0.0.1:36181 and 1 more: {quorum}")),
+        (
+            format!("zk1:2181: connection refused; zk2:2181, zk3:2181: {quorum}"),
+            format!("zk2:2181 and 1 more: {quorum}; …"),
+        ),
+        (
+            format!("zk1.region-1.example.com:2181, zk2.region-1.example.com:2181: {quorum}"),
+            format!("2 servers: {quorum}"),
+        ),
+    ] {
+        assert_eq!(said(&error), format!("ZooKeeper is unavailable: {brief}; next try in 500 ms"));
+    }
+}
+
 proptest! {
     #![proptest_config(crate::fuzz::proptest_config())]
     #[test]
-    fn an_outage_takes_a_line_of_at_most_160_characters(error in "\\PC{0,600}", at in 0_usize..3) {
+    fn an_outage_takes_a_line_of_at_most_160_characters(error in "\\PC{0,600}|(h{1,40}:1, ){0,4}h:1: \\PC{0,90}(; h:2: x{0,90})?", at in 0_usize..3) {
         let event = [
             log_event::COORDINATION_UNREACHABLE,
             log_event::COORDINATION_SUSPENDED,

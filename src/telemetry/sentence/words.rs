@@ -4,6 +4,7 @@ use super::causes::cause;
 use super::{Facts, Value, lasting};
 use cronkeeper_core::engine::END_OF_PAUSE;
 use cronkeeper_core::escape;
+use cronkeeper_core::run::RunId;
 
 /// A word, absent if there is nothing to say.
 type Word = fn(&Facts<'_>) -> Option<String>;
@@ -13,7 +14,12 @@ const PUNCTUAL_MS: u64 = 100;
 /// Clocks that differ by less agree.
 const AGREEING_MS: u64 = 1_000;
 /// Most characters of a reason of which the rest is in the field `error`: an outage takes a line of at most 160.
-const BRIEF: usize = 72;
+const BRIEF: usize = 80;
+
+/// The beginning of an error that is only a wait.
+const WAITING: &str = "waiting for ";
+/// The reason for which a node stops in order.
+const ASKED: &str = "asked to";
 
 /// The placeholders of templates that are no fields. One with a field's name replaces it.
 pub(super) const WORDS: &[(&str, Word)] = &[
@@ -33,8 +39,16 @@ pub(super) const WORDS: &[(&str, Word)] = &[
                 .map_or_else(|| format!(" by {by}"), |whose| format!(": the pause of {whose} is over")),
         )
     }),
+    ("how_stopped", |f| {
+        Some(match f.text("reason") {
+            None => String::new(),
+            Some(ASKED) => " on request".to_owned(),
+            Some(reason) => format!(": {reason}"),
+        })
+    }),
     ("late", |f| f.time("lateness_ms").filter(|_| f.number("lateness_ms") > Some(PUNCTUAL_MS) && again(f).is_none())),
     ("leader", |f| Some(f.text("leader_node").map_or("nobody leads now".into(), |leader| format!("{leader} leads")))),
+    ("manual", manual),
     ("pipe", |f| {
         Some(match f.text("stream") {
             None | Some("stdout" | "stderr") => "|".to_owned(),
@@ -45,6 +59,12 @@ pub(super) const WORDS: &[(&str, Word)] = &[
         by(f).map(|(by, is_ahead)| if is_ahead { format!("forward by {by}") } else { format!("back by {by}") })
     }),
     ("skew", skew),
+    ("stall", |f| {
+        f.text("error").map(|error| match error.starts_with(WAITING) {
+            true => format!("the node is {error}"),
+            false => format!("the node is stalled: {error}"),
+        })
+    }),
     ("successor", |f| Some(f.text("to").unwrap_or("the next in the queue").to_owned())),
     ("then", |f| Some(f.text("to").map_or("waiting for another node".into(), |to| format!("placed on {to}")))),
     ("when", |f| {
@@ -54,20 +74,73 @@ pub(super) const WORDS: &[(&str, Word)] = &[
         })
     }),
     ("where", |f| f.any("path").or_else(|| f.any("address"))),
-    ("which", |f| match f.any("count") {
-        Some(count) => Some(format!("{count} times, {} to {}", f.instant("first")?, f.instant("last")?)),
-        None => f.instant("scheduled_at"),
+    ("which", |f| {
+        let which = match f.any("count") {
+            Some(count) => format!("{count} times, {} to {}", f.instant("first")?, f.instant("last")?),
+            // The node follows.
+            None => manual(f)
+                .map(|run| run.split('@').next().unwrap_or_default().to_owned())
+                .or_else(|| f.instant("scheduled_at"))?,
+        };
+        Some(match f.text("run").and_then(|run| run.split_once('@')) {
+            Some((_, node)) => format!("{which} on {node}"),
+            None => which,
+        })
     }),
 ];
 
-/// The beginning and the end, which say what is meant and what is wrong with it.
+/// The reason in a few words. What is known of several servers is shortened by naming fewer of them.
 fn brief(text: &str) -> String {
-    let length = text.chars().count();
-    if length <= BRIEF {
+    let fits = |text: &str| text.chars().count() <= BRIEF;
+    if fits(text) {
         return text.to_owned();
     }
-    let end: String = text.chars().skip(length - BRIEF / 2).collect();
+    let mut groups = groups(text);
+    // What most servers do comes first.
+    groups.sort_by_key(|(servers, _)| std::cmp::Reverse(servers.len()));
+    let Some((most, does)) = groups.first() else { return ends(text) };
+    let named = |(servers, does): &(Vec<&str>, String)| match servers[..] {
+        [server] => format!("{server}: {does}"),
+        _ => format!("{} and {} more: {does}", servers[0], servers.len() - 1),
+    };
+    let named: Vec<String> = groups.iter().map(named).collect();
+    let some = (1..=named.len()).rev().map(|count| {
+        let rest = if count < named.len() { "; …" } else { "" };
+        format!("{}{rest}", named[..count].join("; "))
+    });
+    let counted = format!("{} server{}: {does}", most.len(), if most.len() == 1 { "" } else { "s" });
+    some.chain([counted, does.clone()]).find(|text| fits(text)).unwrap_or_else(|| escape::short(does, BRIEF - 1))
+}
+
+/// The servers of a reason, `a:1, b:1: connection refused; c:1: timed out`, with what they do; empty if it names none.
+fn groups(text: &str) -> Vec<(Vec<&str>, String)> {
+    let is_server = |name: &&str| {
+        let port = name.rsplit_once(':').map_or("", |(_, port)| port);
+        !name.contains(char::is_whitespace) && !port.is_empty() && port.chars().all(|c| c.is_ascii_digit())
+    };
+    let mut groups: Vec<(Vec<&str>, String)> = Vec::new();
+    for part in text.split("; ") {
+        let (servers, does) = part.split_once(": ").unwrap_or(("", part));
+        let servers: Vec<&str> = servers.split(", ").collect();
+        match (servers.iter().all(is_server), groups.last_mut()) {
+            (true, _) => groups.push((servers, does.to_owned())),
+            (false, Some((_, does))) => does.push_str(&format!("; {part}")),
+            (false, None) => return Vec::new(),
+        }
+    }
+    groups
+}
+
+/// The beginning and the end, which say what is meant and what is wrong with it.
+fn ends(text: &str) -> String {
+    let end: String = text.chars().skip(text.chars().count() - BRIEF / 2).collect();
     format!("{}{}", escape::short(text, BRIEF / 2 - 1), end)
+}
+
+/// The run, if somebody triggered it: its time alone could be that of an occurrence.
+fn manual(f: &Facts<'_>) -> Option<String> {
+    let run = f.text("run")?;
+    RunId::parse(run).ok()?.trigger().map(|_| run.to_owned())
 }
 
 /// The attempt, from the second on.

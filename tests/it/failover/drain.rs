@@ -54,7 +54,7 @@ fn a_drained_leader_gives_way_ends_its_runs_and_stays_drained_when_it_is_restart
     assert!(a.events().named("election.joined").is_empty());
     let check = ask(a.spec(), &["status", "--check"]);
     assert_eq!(check.status.code(), Some(1));
-    assert!(String::from_utf8_lossy(&check.stdout).contains("is drained by "), "{check:?}");
+    assert!(String::from_utf8_lossy(&check.stdout).contains("was drained by "), "{check:?}");
     assert!(ask(b.spec(), &["status", "--check"]).status.success(), "the others are fine");
     let refused = ask(c.spec(), &["handover", "--to", a.name()]);
     assert!(String::from_utf8_lossy(&refused.stderr).contains("is drained"), "{refused:?}");
@@ -148,6 +148,6 @@ fn a_pause_of_many_jobs_ends_by_itself_after_a_failover() {
         b.await_where("run.started", LONG, |started| started.text("job") == name);
     }
     asked(c.spec(), &["pause", "--all"]);
-    assert!(asked(c.spec(), &["resume", "--all", "--wait"]).ends_with("are resumed"));
+    assert!(asked(c.spec(), &["resume", "--all", "--wait"]).ends_with("have been resumed"));
     witness.assert_fine(&[]);
 }

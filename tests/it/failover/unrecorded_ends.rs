@@ -86,7 +86,7 @@ fn a_node_whose_name_is_taken_meanwhile_waits_for_it_and_its_runs_go_on() {
     held.place.zk.make_ephemeral(&member, &data);
     held.lines.pass();
     let stalled = held.node.await_event("coordination.stalled", LONG);
-    assert!(stalled.json().to_string().contains("is still held by"), "{stalled:?}");
+    assert!(stalled.json().to_string().contains("still held by"), "{stalled:?}");
     assert!(!held.node.job_processes().is_empty(), "what nobody else can start goes on");
     held.finish_run();
     assert_eq!(held.node.status(), None, "it may have its name again");

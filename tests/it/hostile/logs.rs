@@ -41,7 +41,7 @@ fn log(format: &str, ended: &str, stopped: &str) -> Vec<String> {
 
 #[test]
 fn no_line_of_text_is_so_long_that_a_part_of_it_could_be_taken_for_another() {
-    let lines = log("text", "INFO  forger success", "stopped: asked to");
+    let lines = log("text", "INFO  forger success", "stopped on request");
     for line in &lines {
         assert!(line.len() < LONGEST, "{} bytes: {line}", line.len());
         assert!(line.starts_with("20") && line.contains("Z INFO  "), "not the daemon's own: {line}");

@@ -238,7 +238,7 @@ fn a_server_without_its_quorum_and_another_service_are_told_apart() {
     let ensemble = Ensemble::start(3);
     ensemble.kill(1);
     ensemble.kill(2);
-    of_servers(&ensemble.connect_string_of(0), &[], "the ensemble has no quorum");
+    of_servers(&ensemble.connect_string_of(0), &[], "is ZooKeeper without a quorum, or cut off from it");
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let other = listener.local_addr().unwrap().to_string();
     std::thread::spawn(move || {

@@ -84,7 +84,7 @@ async fn after_a_boot_release_gives_nothing_up_and_the_node_ends_its_runs_once_i
     assert_quiet(&release(&spec, Some(&connect)));
     let again = spec.clone().jobs("jobs: {}").start();
     let said = again.await_event("coordination.stalled", LONG);
-    assert!(said.text("message").contains("is still held by"), "{}", said.json());
+    assert!(said.text("message").contains("waiting for the node name "), "{}", said.json());
     again.await_event("takeover.done", LONG);
     let end = history_of(&connect, &run).await.unwrap();
     assert_eq!((&end["outcome"], &end["reason"]), (&"interrupted".into(), &"node-died".into()));

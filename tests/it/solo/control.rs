@@ -121,7 +121,7 @@ fn a_paused_job_runs_only_when_it_is_triggered_until_it_is_resumed() {
     assert!(cli_text(&spec, &["status"]).contains("new disks"));
     assert_eq!(cli(&spec, &["trigger", "tick", "--wait"]).status.code(), Some(0));
 
-    assert_eq!(cli_text(&spec, &["resume", "tick"]), "tick is resumed\n");
+    assert_eq!(cli_text(&spec, &["resume", "tick"]), "tick has been resumed\n");
     let resumed = node.await_after(seen, "job.resumed", LONG, |_| true);
     assert!(resumed.text("by").starts_with("uid "));
     let seen = node.events().len();
@@ -193,7 +193,7 @@ fn a_pause_stays_when_the_leader_dies() {
     until("it can be asked", || get(&first, "/healthz").is_some());
     b.await_where("run.skipped", LONG, |skipped| skipped.text("reason") == "paused");
     assert!(b.events().named("run.started").is_empty());
-    assert_eq!(cli_text(&first, &["resume", "tick"]), "tick is resumed\n");
+    assert_eq!(cli_text(&first, &["resume", "tick"]), "tick has been resumed\n");
     b.await_event("run.started", LONG);
 }
 

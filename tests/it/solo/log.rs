@@ -58,7 +58,7 @@ fn text_is_a_line_an_event_with_time_zone_level_and_sentence() {
         assert!(rest.starts_with(&format!("INFO  {said}")), "{line}");
     }
     process.signal(Signal::TERM);
-    until_line(&log, "stopped: asked to");
+    until_line(&log, "stopped on request");
     assert_eq!(process.wait_exit(LONG).and_then(|status| status.code()), Some(0));
 }
 
@@ -93,7 +93,7 @@ fn a_terminal_gets_sentences_and_ctrl_c_ends_the_node() {
         assert!(time.ends_with(|c: char| c.is_ascii_digit()) && rest.starts_with(" INFO  tick      "), "{line}");
     }
     typed.write_all(b"\x03").unwrap();
-    until_line(&lines, "stopped: asked to");
+    until_line(&lines, "stopped on request");
     assert!(until_line(&lines, "ended with").ends_with("with 0"));
     typed.write_all(b"\n").unwrap();
     assert_eq!(process.wait_exit(LONG).and_then(|status| status.code()), Some(0));

@@ -244,7 +244,7 @@ fn of_answer(answer: &[u8]) -> String {
     let text = String::from_utf8_lossy(answer);
     let mode = text.lines().find_map(|line| line.strip_prefix("Mode: "));
     if text.contains("not currently serving requests") {
-        format!("{ZOOKEEPER}, but does not serve: the ensemble has no quorum, or this server cannot reach it")
+        format!("{ZOOKEEPER} without a quorum, or cut off from it")
     } else if mode == Some("read-only") {
         format!("{ZOOKEEPER}, but cut off from its quorum: it serves reads only")
     } else if mode.is_some() || text.starts_with("Zookeeper version") {

@@ -356,7 +356,8 @@ impl Places {
 
     /// Why the node does not take its share of a run of the job.
     pub fn why_not(&self, job: &Job, node: &NodeName) -> String {
-        let why = self.known.get(node).map_or("is not known", |place| match place.why_not(job) {
+        let unknown = if self.forgotten.contains_key(node) { "was forgotten" } else { "is not known" };
+        let why = self.known.get(node).map_or(unknown, |place| match place.why_not(job) {
             _ if !place.fits(node, job) => "does not have the labels",
             _ if place.member.is_some() && !node.may_have_shares() => TOO_LONG,
             why => why,

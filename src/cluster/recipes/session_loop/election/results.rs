@@ -172,7 +172,7 @@ impl<C: Session, K: Clock> Election<C, K> {
         self.step.postpone(now + self.timeout / 5);
         // Nothing is unreachable, and once is enough.
         if !std::mem::replace(&mut node.waits_for_name, true) {
-            self.emit(Event::Stalled(Some(format!("node name `{name}` is still held by {holder}"))));
+            self.emit(Event::Stalled(Some(format!("waiting for the node name `{name}`, still held by {holder}"))));
         }
     }
 
