@@ -30,7 +30,7 @@ use tokio::time::Instant;
 pub use self::answer::{History, MissingNode, gap_in_words};
 use self::answer::{Merge, Page};
 use self::elsewhere::Elsewhere;
-pub(super) use self::elsewhere::ElsewhereCache;
+pub(super) use self::elsewhere::{ElsewhereCache, Others};
 pub use self::query::path;
 use super::admission::Admitted;
 use super::network::Visibility;

@@ -99,22 +99,33 @@ impl Args {
         waiting: Option<Waiting>,
         io: &mut Io<'_>,
     ) -> Result<Exit, Error> {
-        if let Some(Waiting { run: waiting, why }) = waiting {
+        let waiting = waiting.map(|Waiting { run: waiting, why }| {
             let why = escape::plain(&why);
-            writeln!(io.err, "cronkeeper: run `{waiting}` has no output yet: {why}; showing run `{run}`")?;
-        }
-        let Some(why) = unread else { return self.show(client, run, io) };
-        let why = reason(&why);
-        writeln!(io.err, "cronkeeper: the ledger cannot be read{why}; showing {run}, but the job may have run since")?;
-        self.show(client, run, io).map(|_| Exit::Failed)
+            format!("cronkeeper: run `{waiting}` has no output yet: {why}; showing run `{run}`\n")
+        });
+        let is_read = unread.is_none();
+        let unread = unread.map(|why| {
+            let why = reason(&why);
+            format!("cronkeeper: the ledger cannot be read{why}; showing {run}, but the job may have run since\n")
+        });
+        let first: String = waiting.into_iter().chain(unread).collect();
+        let shown = self.show_after(&first, client, run, io)?;
+        Ok(if is_read { shown } else { Exit::Failed })
     }
 
     fn show(&self, client: &Client, run: RunId, io: &mut Io<'_>) -> Result<Exit, Error> {
+        self.show_after("", client, run, io)
+    }
+
+    /// `first`: what is said before the output, once there is an answer that can be shown.
+    fn show_after(&self, first: &str, client: &Client, run: RunId, io: &mut Io<'_>) -> Result<Exit, Error> {
+        let mut first = Some(first);
         let mut output = OutputStream::new(client, run.clone(), self.since);
         let mut printer = Printer::new(if self.json { Style::Json } else { Style::Text { times: self.timestamps } });
         let (mut is_reachable, mut has_output, mut said) = (true, false, None);
         loop {
             let page = output.page(self.follow).map_err(AskFailure::from)?;
+            io.err.write_all(first.take().unwrap_or_default().as_bytes())?;
             let mut shares = page.shares.iter();
             match (shares.next(), shares.next()) {
                 (None, _) => {}

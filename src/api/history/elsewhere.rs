@@ -3,7 +3,7 @@
 //! Each is asked for what it has itself, so no request is passed on, and ZooKeeper is not read for it. Who asks waits for
 //! [`ASKING`] at most, whatever the others do. Their answers are only shown; what nobody asked for is dropped.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -14,9 +14,10 @@ use tokio::time::{Instant, timeout_at};
 use super::answer::{Merge, Page};
 use super::{History, MissingNode, Question, query};
 use crate::api::ApiState;
-use crate::status::HistoryEntry;
+use crate::api::reads::Known;
+use crate::status::{HistoryEntry, Status};
 use cronkeeper_core::clock::{Uptime, system};
-use cronkeeper_core::election::Member;
+use cronkeeper_core::election::{Member, Queue};
 use cronkeeper_core::ledger::filter::Position;
 use cronkeeper_core::ledger::{Filter, Window};
 use cronkeeper_core::run::RunId;
@@ -98,7 +99,7 @@ impl ApiState {
             return known;
         }
         let until = until.min(Instant::now() + ASKING);
-        let (mut members, away) = self.others(&own, until).await;
+        let Others { mut members, away, .. } = self.others(until).await;
         known.extend(members.iter().map(|member| member.node.clone()));
         known.extend(away.iter().map(|missing| missing.node.clone()));
         let rest = members.split_off(members.len().min(MOST_ASKED));
@@ -122,19 +123,10 @@ impl ApiState {
         known
     }
 
-    /// The other nodes that are alive, by name; and those that are not, each with the reason.
-    async fn others(&self, own: &NodeName, until: Instant) -> (Vec<Member>, Vec<MissingNode>) {
-        let read = timeout_at(until, self.reads.known_queue()).await.ok().and_then(|known| known.value);
-        let status = Arc::clone(&self.sources.status.borrow());
-        // Without the ledger, those that the daemon knew last.
-        let mut members = read.map_or_else(|| status.members.clone(), |(queue, _)| queue.members.clone());
-        members.retain(|member| member.node != *own);
-        members.sort_by(|a, b| a.node.cmp(&b.node));
-        members.dedup_by(|a, b| a.node == b.node);
-        let is_alive = |node: &NodeName| node == own || members.iter().any(|member| member.node == *node);
-        let away = status.missing.iter().filter(|gone| !is_alive(&gone.node));
-        let away = away.map(|gone| MissingNode::away(&gone.node)).collect();
-        (members, away)
+    /// The other nodes, as far as they are known.
+    pub(in crate::api) async fn others(&self, until: Instant) -> Others {
+        let known = timeout_at(until, self.reads.known_queue()).await.unwrap_or(Known::NOT_ASKED);
+        Others::of(&known, &Arc::clone(&self.sources.status.borrow()))
     }
 
     async fn ask(&self, member: &Member, path: &str, until: Instant) -> Answer {
@@ -148,9 +140,52 @@ impl ApiState {
     }
 }
 
+/// The other nodes: whom to ask, and of whom that is not known.
+#[derive(Debug)]
+pub(in crate::api) struct Others {
+    /// By name. While the ledger cannot be read, all that this node knows how to reach: any of them may be back.
+    pub members: Vec<Member>,
+    /// Those that are not alive, or were not when this node last knew, each with the reason.
+    pub away: Vec<MissingNode>,
+    /// True if the ledger says so now.
+    pub is_current: bool,
+}
+
+impl Others {
+    fn of(known: &Known<Queue>, status: &Status) -> Self {
+        let is_current = known.value.is_some() && known.failure.is_none();
+        let read = known.value.as_ref();
+        let listed = read.map_or(&[][..], |(queue, _)| &queue.members);
+        // The daemon reads the members too, and may have done so since.
+        let has_seen_since = read.is_none_or(|(_, read_at)| status.members_at.is_some_and(|at| at > *read_at));
+        let lists = match (is_current, has_seen_since) {
+            (true, _) => [listed, &[]],
+            (false, true) => [listed, &status.members],
+            (false, false) => [&status.members, listed],
+        };
+        let members = lists.into_iter().flatten().filter(|member| member.node != status.node);
+        let members: BTreeMap<&NodeName, &Member> = members.map(|member| (&member.node, member)).collect();
+        let is_away = |node: &&NodeName| **node != status.node && !members.contains_key(node);
+        let missing = status.missing.iter().map(|missing| &missing.node);
+        let away = if is_current {
+            missing.filter(is_away).map(MissingNode::away).collect()
+        } else {
+            let places = read.into_iter().flat_map(|(queue, _)| queue.places.keys()).chain(status.places.keys());
+            let away: BTreeSet<&NodeName> = missing.chain(places).filter(is_away).collect();
+            away.into_iter().map(MissingNode::away_when_last_known).collect()
+        };
+        Self { members: members.into_values().cloned().collect(), away, is_current }
+    }
+}
+
 impl MissingNode {
     pub(super) fn away(node: &NodeName) -> Self {
         Self { node: node.clone(), why: format!("{node} is away") }
+    }
+
+    fn away_when_last_known(node: &NodeName) -> Self {
+        let why = format!("{node} was not asked: it was away when this node last knew which nodes there are");
+        Self { node: node.clone(), why }
     }
 }
 
@@ -241,7 +276,10 @@ impl ApiState {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::api::reads::ReadFailure;
+    use crate::status::sample;
     use crate::test_records::{record, success};
+    use cronkeeper_core::coordination::ReadError;
     use cronkeeper_core::ledger::filter::Kind;
     use cronkeeper_core::run::HistoryRecord;
 
@@ -266,6 +304,29 @@ mod tests {
         assert!(why(answer(&[], Some("nonsense"))).contains("the answer of host-b is garbled"));
         let broken = History { archive_error: Some("disk".to_owned()), ..answer(&[40], None) };
         assert_eq!(why(broken), "the archive of host-b cannot be read: disk");
+    }
+
+    #[test]
+    fn in_an_outage_all_nodes_are_asked_that_this_one_knows_how_to_reach_and_the_others_are_named() {
+        let mut queue = sample::queue();
+        queue.places = sample::places();
+        let mut status = sample::leader();
+        (status.node, status.members_at) = (NodeName::new("host-z"), Some(sample::at("2026-11-20T03:00:00Z")));
+        // What was read is older than the return of host-a.
+        queue.members.retain(|member| member.node.as_str() != "host-a");
+        status.members.retain(|member| member.node.as_str() == "host-a");
+        let queue = Arc::new(queue);
+        let others = |failure: Option<ReadFailure>| {
+            let value = Some((Arc::clone(&queue), sample::at("2026-11-20T02:50:00Z")));
+            let Others { members, away, is_current } = Others::of(&Known { value, failure }, &status);
+            let members: Vec<String> = members.iter().map(|member| member.node.to_string()).collect();
+            let away: Vec<String> = away.into_iter().map(|missing| missing.node.to_string()).collect();
+            (members, away, is_current)
+        };
+        let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+        let failure = ReadFailure { error: ReadError("away".into()), since: status.at };
+        assert_eq!(others(Some(failure)), (names(&["host-a", "host-b"]), names(&["host-c"]), false));
+        assert_eq!(others(None), (names(&["host-b"]), names(&[]), true));
     }
 
     #[test]

@@ -11,6 +11,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::page::{Cursor, Missing, OutputPage, OutputState};
 use super::plan::Plan;
+use crate::api::history::{MissingNode, Others};
 use crate::api::{ApiState, RefusedRequest};
 use crate::output::{LocalPage, OutputKey, PageEnd, Reader, Wanted};
 use crate::status::HistoryEntry;
@@ -33,6 +34,8 @@ const MOST_ASKED: usize = 32;
 const MOST_LISTED: usize = 32;
 /// Most parts of a page that are fetched from other nodes; what is behind them is on the next page.
 const MOST_PARTS: usize = 32;
+/// Time for other nodes to say where the output of a run is that the ledger cannot be asked about.
+const WITHOUT_LEDGER: Duration = Duration::from_secs(4);
 /// Time for all nodes that are asked for one page, so that the client still waits for the answer.
 const ASKING: Duration = Duration::from_secs(7);
 
@@ -131,14 +134,27 @@ impl Gatherer<'_> {
         if let Some(record) = self.state.sources.archive.record(self.run.clone(), ()).await.ok().flatten() {
             return Ok((Plan::over(record.into()), Vec::new()));
         }
-        let Some(kept) = &self.state.sources.output.kept else { return Err(refused) };
-        let attempts = kept.attempts(self.run.clone()).await.unwrap_or_default();
-        if attempts.is_empty() {
-            return Err(refused);
+        let kept = match &self.state.sources.output.kept {
+            Some(kept) => kept.attempts(self.run.clone()).await.unwrap_or_default(),
+            None => Vec::new(),
+        };
+        if kept.is_empty() {
+            let asked = timeout(WITHOUT_LEDGER, self.plan_elsewhere(&refused)).await;
+            return asked.ok().flatten().ok_or(refused);
         }
         let node = self.own_name();
-        let attempts = attempts.into_iter().map(|attempt| (attempt, node.clone())).collect();
+        let attempts = kept.into_iter().map(|attempt| (attempt, node.clone())).collect();
         Ok((Plan { attempts, is_over: true, unread: Some(refused.error), ..Plan::default() }, Vec::new()))
+    }
+
+    /// What other nodes know and keep of the run while the ledger cannot be read; `None` if that is nothing.
+    async fn plan_elsewhere(&self, refused: &RefusedRequest) -> Option<Planned> {
+        if let Some(record) = self.state.record_elsewhere(&self.run).await.0 {
+            return Some((Plan::over(record), Vec::new()));
+        }
+        let (attempts, missing) = self.listed().await.ok().filter(|(attempts, _)| !attempts.is_empty())?;
+        let unread = Some(refused.error.clone());
+        Some((Plan { attempts, is_over: true, unread, ..Plan::default() }, missing))
     }
 
     /// Asks all nodes for a run that the ledger has no record of any more: for its output, and for its record, which
@@ -174,9 +190,14 @@ impl Gatherer<'_> {
             attempts.extend(own.into_iter().map(|attempt| (attempt, self.own_name())));
         }
         if !self.state.sources.output.is_shared {
-            let members = self.state.reads.queue().await.map_err(unavailable)?.members.clone();
-            let others = members.into_iter().filter(|member| member.node != self.own_name()).take(MOST_ASKED);
-            let asked = others.map(|member| async move { (member.node.clone(), self.list_of(&member).await) });
+            let Others { members, away, is_current } = self.state.others(Instant::now() + LEDGER).await;
+            if !is_current {
+                missing.extend(away.into_iter().map(|MissingNode { node, why }| Missing { attempt: None, node, why }));
+            }
+            let asked = members
+                .into_iter()
+                .take(MOST_ASKED)
+                .map(|member| async move { (member.node.clone(), self.list_of(&member).await) });
             for (node, listed) in futures_util::future::join_all(asked).await {
                 match listed {
                     Ok((listed, left_out)) => {
@@ -209,7 +230,7 @@ impl Gatherer<'_> {
         let mut silent: BTreeMap<&NodeName, String> = BTreeMap::new();
         let deadline = Instant::now() + ASKING;
         let mut fetched = 0;
-        let mut is_being_written = false;
+        let mut written_by = None;
         for (attempt, node) in plan.attempts.iter().filter(|(attempt, _)| *attempt >= from.attempt) {
             let attempt = *attempt;
             let place = if attempt == from.attempt { from } else { Cursor { attempt, offset: 0 } };
@@ -243,7 +264,7 @@ impl Gatherer<'_> {
                         }
                         // It is not known whether the attempt continues. All that it has written is there.
                         PageEnd::Open if plan.unread.is_some() => {
-                            is_being_written = true;
+                            written_by = Some(node);
                             None
                         }
                         // The attempt has ended, but its file is not finished: by then more may have been written.
@@ -285,10 +306,10 @@ impl Gatherer<'_> {
             page.note = page.note.or_else(|| plan.note.clone());
             page.shares.clone_from(&plan.shares);
         }
-        match &plan.unread {
-            Some(_) if is_being_written => page.note = Some(format!("{} is still writing it", self.own_name())),
-            Some(why) => page.missing.push(Missing { attempt: None, node: self.own_name(), why: why.clone() }),
-            None => {}
+        match (&plan.unread, written_by) {
+            (Some(_), Some(node)) => page.note = Some(format!("{node} is still writing it")),
+            (Some(why), None) => page.missing.push(Missing { attempt: None, node: self.own_name(), why: why.clone() }),
+            (None, _) => {}
         }
         page
     }
@@ -308,9 +329,11 @@ impl Gatherer<'_> {
             self.kept().map_err(|refused| refused.error)?;
             return self.read(from, until).await.map_err(|error| error.to_string());
         }
-        let members = self.state.reads.queue().await.map_err(|error| error.to_string())?;
-        let member = members.members.iter().find(|member| member.node == *node);
-        let member = member.ok_or_else(|| format!("{node} is away"))?;
+        let Others { members, away, .. } = self.state.others(Instant::now() + LEDGER).await;
+        let member = members.iter().find(|member| member.node == *node).ok_or_else(|| {
+            let known = away.into_iter().find(|away| away.node == *node);
+            known.map_or_else(|| format!("{node} is away"), |away| away.why)
+        })?;
         let wait = if is_running { self.until.saturating_duration_since(Instant::now()) } else { Duration::ZERO };
         let since = self.wanted.since.map(|since| format!("&since={since}")).unwrap_or_default();
         let last = self.wanted.last.map(|last| format!("&last={last}")).unwrap_or_default();
