@@ -98,6 +98,9 @@ pub struct Status {
     /// While the ledger cannot be read: when all that is shown of it was read. Absent if none of it was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub read_at: Option<Timestamp>,
+    /// While the ledger cannot be read: when each part of it was read that is shown as it was then.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub parts_read_at: BTreeMap<LedgerPart, Timestamp>,
     /// What this node has not read from the ledger since its start: that a list of it is empty, or a value of it absent,
     /// means nothing.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -108,7 +111,7 @@ pub struct Status {
 }
 
 /// A part of the ledger that a status shows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum LedgerPart {
@@ -129,6 +132,15 @@ impl LedgerPart {
             Self::Queue => "who is in the queue",
             Self::Runs => "what runs on other nodes, and which jobs are paused",
             Self::Ends => "how the jobs ended last",
+        }
+    }
+
+    /// The part in a list of what is shown, each as of its own time.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Queue => "the queue and nodes",
+            Self::Runs => "the runs",
+            Self::Ends => "the ends",
         }
     }
 }

@@ -164,10 +164,6 @@ impl Reads {
     }
 
     /// The queue of candidates and the members.
-    pub async fn queue(&self) -> Result<Arc<Queue>, ReadError> {
-        self.read_queue().await.map(|(queue, _)| queue)
-    }
-
     async fn read_queue(&self) -> Answer<Queue> {
         self.queue.get(self.change(), || self.reader.queue()).await
     }
@@ -233,6 +229,13 @@ impl Reads {
             Some(read) => Known { value: Some(read), failure: None },
             None => self.known_lasts().await,
         }
+    }
+
+    /// Reads what is known of the queue, the ends and, if wanted, the runs. True if all of it could be read.
+    pub async fn refresh(&self, with_runs: bool) -> bool {
+        let runs = async { !with_runs || self.read_runs().await.is_ok() };
+        let (queue, runs, lasts) = futures_util::join!(self.read_queue(), runs, self.read_lasts());
+        queue.is_ok() && runs && lasts.is_ok()
     }
 
     /// Takes what this node knew as leader without reading. What was read before is out of date.

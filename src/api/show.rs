@@ -138,11 +138,14 @@ impl ApiState {
             let jobs = set.jobs.values().map(|job| &**job);
             status.put_unplaceable(&unplaceable(jobs, &status.places, &status.members));
         }
-        let old = [queue_failure, runs.old(), lasts.old()];
-        let failed = old.iter().flatten().next_back();
-        status.unread = failed.map(|Old { error: ReadError(why), .. }| why.clone()).or(status.unread);
-        status.read_at = old.iter().flatten().filter_map(|old| old.read_at).min();
+        let old = LedgerPart::ALL.into_iter().zip([queue_failure, runs.old(), lasts.old()]);
+        for (part, Old { error: ReadError(why), read_at, .. }) in old.filter_map(|(part, old)| Some((part, old?))) {
+            status.unread = Some(why);
+            status.parts_read_at.extend(read_at.map(|read_at| (part, read_at)));
+        }
+        status.read_at = status.parts_read_at.values().min().copied();
         let is_old = runs.old().is_some();
+        let has_old_ends = lasts.old().is_some();
         if let Some((leader_state, _)) = runs.value {
             status.learned(LedgerPart::Runs);
             status.put_read_runs(&leader_state.runs, is_old);
@@ -161,7 +164,7 @@ impl ApiState {
         }
         if let Some((lasts, _)) = lasts.value {
             status.learned(LedgerPart::Ends);
-            status.put_lasts(&lasts);
+            status.put_lasts(&lasts, has_old_ends);
         }
         status.mark_ended();
         if let Some(idle) = self.standstill(&status) {

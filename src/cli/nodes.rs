@@ -3,10 +3,11 @@
 use std::io;
 
 use super::ask::{AskFailure, ClientArgs};
-use super::status::gone_for;
+use super::status::session_ended;
 use super::table::Table;
 use super::{Error, Io, json};
 use crate::status::{NodesDocument, Status};
+use cronkeeper_core::clock::stamp;
 use cronkeeper_core::escape;
 
 #[derive(Debug, clap::Args)]
@@ -35,7 +36,9 @@ impl NodesArgs {
 
 fn write(status: &Status, io: &mut Io<'_>) -> io::Result<()> {
     if let Some(why) = &status.unread {
-        writeln!(io.err, "cronkeeper: the ledger was not read: {}", escape::plain(why))?;
+        let shown = status.parts_in_words(|at| format!("{}Z", stamp(at)));
+        let shown = shown.map(|parts| format!(", showing {parts}")).unwrap_or_default();
+        writeln!(io.err, "cronkeeper: the ledger was not read{shown}: {}", escape::plain(why))?;
     }
     let table = table(status);
     if !table.is_empty() {
@@ -52,7 +55,10 @@ pub(super) fn table(status: &Status) -> Table {
     let mut table = Table::new(&["NODES", "LABELS", "WEIGHT", "RUNS", "PLACED", "NOTES"]);
     for node in status.nodes() {
         let gone = status.missing.iter().find(|missing| missing.node == node.node);
-        let away = |_| gone.map_or_else(|| "away".to_owned(), |gone| format!("away for {}", gone_for(gone, status)));
+        let away = |_| match gone {
+            Some(gone) => format!("away: {}", session_ended(gone, status)),
+            None => "away".to_owned(),
+        };
         let is_marked = !node.alive || node.same_jobs == Some(false);
         table.marked_row(
             is_marked,
@@ -109,7 +115,16 @@ host-c  db           0       0     0       away
             was_place: true,
         });
         let (out, _) = shown(&status);
-        assert!(out.trim_end().ends_with("  away for 1m to 1m 15s"), "{out}");
+        assert!(out.trim_end().ends_with("  away: its session ended between 1m and 1m 15s ago"), "{out}");
+    }
+
+    #[test]
+    fn old_nodes_are_shown_with_the_time_at_which_they_were_read() {
+        let mut status = sample::leader();
+        (status.unread, status.read_at) = (Some("away".into()), Some(sample::at("2026-11-20T02:50:00Z")));
+        let (_, err) = shown(&status);
+        let expected = "cronkeeper: the ledger was not read, showing what it held at 2026-11-20 02:50:00Z: away\n";
+        assert!(err.starts_with(expected), "{err}");
     }
 
     #[test]

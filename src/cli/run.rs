@@ -324,6 +324,10 @@ impl Args {
         let copying = archive.clone().keep_complete(node.clone(), sources.reader.clone(), sources.jobs.clone());
         let _copying = AbortOnDrop(tokio::spawn(copying));
         let (reloads, reloaded) = watch::channel(0);
+        // One host's ledger can always be read.
+        let known = sources.clone();
+        let is_in_cluster = self.node.is_in_cluster();
+        let _knowing = is_in_cluster.then(|| AbortOnDrop(tokio::spawn(crate::api::keep_known(known))));
         let _api = listeners.serve(sources, started.remote, reloaded, runtime_dir);
         let (controls, controlled) = mpsc::unbounded_channel();
         let _handovers = AbortOnDrop(tokio::spawn(forward_handovers(requested, controls.clone())));

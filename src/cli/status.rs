@@ -6,7 +6,7 @@ mod select;
 mod show;
 
 pub(in crate::cli) use select::Selection;
-pub(in crate::cli) use show::{gone_for, run_state};
+pub(in crate::cli) use show::{run_state, session_ended};
 
 use std::io::{self, IsTerminal, Write};
 use std::thread;

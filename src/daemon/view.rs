@@ -418,6 +418,7 @@ impl View {
             drift: self.differing(),
             unread: None,
             read_at: None,
+            parts_read_at: BTreeMap::new(),
             unknown: LedgerPart::ALL.to_vec(),
             damaged: self.damaged.clone(),
         };

@@ -11,7 +11,7 @@ use super::{
 use cronkeeper_core::clock::{Now, Uptime};
 use cronkeeper_core::election::{Member, Queue};
 use cronkeeper_core::engine::MarkAhead;
-use cronkeeper_core::job::{JobName, JobSet};
+use cronkeeper_core::job::{JobName, JobSet, Requirement, RunWhere};
 use cronkeeper_core::ledger::LastShares;
 use cronkeeper_core::run::{Link, Pause, RunId, RunState, millis};
 use cronkeeper_core::term::NodeName;
@@ -55,9 +55,18 @@ impl Status {
     /// Sets the queue and the members as they were when they could last be read, at `read_at`. Since `failing_since`
     /// they cannot be read, so who leads now is not known, unless this node leads itself.
     pub fn put_old_queue(&mut self, queue: &Queue, read_at: Timestamp, failing_since: Timestamp) {
-        self.put_candidates(queue);
-        let is_missing = |member: &&Member| self.missing.iter().any(|missing| missing.node == member.node);
-        self.members = queue.members.iter().filter(|member| !is_missing(member)).cloned().collect();
+        match self.role.token.and(self.role.candidate.clone()) {
+            // Who leads was first, so those that were listed before it had its candidate were before it, and are gone.
+            Some(candidate) if !queue.candidates.iter().any(|queued| queued.candidate == candidate) => {
+                self.learned(LedgerPart::Queue);
+                self.queue = vec![QueuedCandidate { candidate, node: Some(self.node.clone()), predecessor: None }];
+            }
+            _ => self.put_candidates(queue),
+        }
+        // The daemon reads the members too, and may have done so since.
+        if self.members_at.is_none_or(|seen_at| seen_at <= read_at) {
+            self.put_members(queue, read_at);
+        }
         // The node knows more about itself.
         let own = std::mem::replace(&mut self.drained, queue.drained.clone());
         self.drained.remove(&self.node);
@@ -110,13 +119,20 @@ impl Status {
         self.has_old_runs() && run.node != self.node
     }
 
-    /// The time up to which this node knows of the others.
-    pub fn known_until(&self) -> Timestamp {
-        let unknown_since = self.role.last_leader.as_ref().map(|last| last.unknown_since);
-        match self.unread {
-            None => self.at,
-            Some(_) => self.read_at.or(unknown_since).unwrap_or(self.at),
+    /// True if the queue is that which was read last, because it cannot be read now.
+    pub fn has_old_queue(&self) -> bool {
+        self.parts_read_at.contains_key(&LedgerPart::Queue)
+    }
+
+    /// While the ledger cannot be read, what is shown of it and when that was read: `what it held at 03:04:12Z`, or each
+    /// part with its time. `None` if nothing was read.
+    pub fn parts_in_words(&self, at: impl Fn(Timestamp) -> String) -> Option<String> {
+        let times: BTreeSet<i64> = self.parts_read_at.values().map(|at| at.as_second()).collect();
+        if times.len() < 2 {
+            return self.read_at.map(|read_at| format!("what it held at {}", at(read_at)));
         }
+        let parts: Vec<_> = self.parts_read_at.iter().map(|(part, time)| (part.name(), at(*time))).collect();
+        Some(parts.iter().map(|(part, at)| format!("{part} as of {at}")).collect::<Vec<_>>().join(", "))
     }
 
     /// True while this node has no connection to the coordination service.
@@ -166,8 +182,8 @@ impl Status {
     ///
     /// What this node has seen end itself counts only while the ledger may not have it yet: after the read, or while
     /// the run is still recorded as in flight. Anything else that this node saw may have been followed by a run on
-    /// another node.
-    pub fn put_lasts(&mut self, recorded: &RecordedEnds) {
+    /// another node. `is_old`: the ledger cannot be read now.
+    pub fn put_lasts(&mut self, recorded: &RecordedEnds, is_old: bool) {
         let in_flight: BTreeMap<&RunId, &RunStatus> = self.runs.iter().map(|run| (&run.run, run)).collect();
         let (mut lasts, mut shares) = (InOrder::of(&recorded.lasts), InOrder::of(&recorded.shares));
         let (places, runs, now) = (&self.places, &self.runs, self.at);
@@ -186,7 +202,17 @@ impl Status {
             .map(|shares| {
                 let mut shares = SharesStatus::from(shares);
                 // What has been read of the places may be nothing yet.
-                shares.keep(|node| places.is_empty() || places.contains_key(node));
+                let is_known = |node: &NodeName| places.is_empty() || places.contains_key(node);
+                shares.keep(is_known);
+                if is_old && let Some(known) = known.cloned().map(SharesStatus::from) {
+                    // Of a newer occurrence this node knows its own share alone.
+                    shares.expect(known.ended().filter(|node| is_known(node)).cloned());
+                } else if is_old {
+                    let asked =
+                        RunWhere(job.run_where.iter().filter_map(|text| Requirement::parse(text).ok()).collect());
+                    let with = places.iter().filter(|(node, place)| asked.is_met_by(node, &place.labels));
+                    shares.expect(with.map(|(node, _)| node.clone()));
+                }
                 let open = runs.iter().filter(|run| run.ended.is_none() && run.run.is_share_of(&shares.run));
                 shares.open = open.filter_map(|run| run.run.node().cloned()).collect();
                 Box::new(shares)
@@ -367,11 +393,11 @@ mod tests {
         let (mut status, last) = with_end();
         let failed = LastRun { outcome: Outcome::Failure, node: NodeName::new("host-c"), ..last.clone() };
         status.jobs[0].last = Some(Box::new(LastRun { reported_at: Some(at(9)), ..last.clone() }));
-        status.put_lasts(&recorded(&failed, at(10)));
+        status.put_lasts(&recorded(&failed, at(10)), false);
         assert_eq!(status.jobs[0].last.as_deref(), Some(&failed));
         let own = LastRun { reported_at: Some(at(10)), ..last };
         status.jobs[0].last = Some(Box::new(own.clone()));
-        status.put_lasts(&recorded(&failed, at(10)));
+        status.put_lasts(&recorded(&failed, at(10)), false);
         assert_eq!(status.jobs[0].last.as_deref(), Some(&own), "it may have ended after the read");
     }
 
@@ -392,7 +418,7 @@ mod tests {
         status.jobs[0].last = None;
         let waits = RunStatus { run: whole.clone().on(Some(NodeName::new("host-a"))), ..status.runs[0].clone() };
         status.runs.push(waits);
-        status.put_lasts(&read);
+        status.put_lasts(&read, false);
         let job = &status.jobs[0];
         let shares = job.shares.as_deref().expect("it runs on every node");
         assert_eq!(job.last.as_ref().map(|last| last.outcome), Some(Outcome::Success));
@@ -406,16 +432,29 @@ mod tests {
         // What has ended here a moment ago is not on record yet.
         let own = LastRun { reported_at: Some(Uptime::ZERO), ..end("host-a", Outcome::Timeout) };
         status.jobs[0].last = Some(Box::new(own));
-        status.put_lasts(&read);
+        status.put_lasts(&read, false);
         let shares = status.jobs[0].shares.as_deref().expect("it runs on every node");
         assert_eq!(
             (shares.in_words(), shares.nodes_in_words()),
             ("1 of 3 ok".to_owned(), "host-a and 1 more".to_owned())
         );
 
+        // A newer occurrence, of which only this node's share is known.
+        let next = RunId::scheduled(whole.job().clone(), whole.scheduled_at() + std::time::Duration::from_secs(60));
+        let newer = LastRun { run: next.on(Some(NodeName::new("host-a"))), ..end("host-a", Outcome::Success) };
+        let mut cut_off = status.clone();
+        cut_off.runs.clear();
+        cut_off.jobs[0].last = Some(Box::new(LastRun { reported_at: Some(Uptime::ZERO), ..newer }));
+        cut_off.put_lasts(&read, true);
+        let shares = cut_off.jobs[0].shares.as_deref().expect("it runs on every node");
+        assert_eq!(
+            (shares.in_words(), shares.nodes_in_words()),
+            ("1 of 3 ok, 2 not known".to_owned(), "3 nodes".to_owned())
+        );
+
         read.shares.get_mut(whole.job()).unwrap().failed.clear();
         status.jobs[0].last = None;
-        status.put_lasts(&read);
+        status.put_lasts(&read, false);
         assert!(!status.jobs[0].is_failing());
     }
 
@@ -450,7 +489,7 @@ mod tests {
         let own = LastRun { outcome: Outcome::Interrupted, reported_at: Some(Uptime::ZERO), ..last };
         status.jobs[1].last = Some(Box::new(own.clone()));
         let later = Uptime::ZERO + std::time::Duration::from_secs(9);
-        status.put_lasts(&RecordedEnds::read(BTreeMap::new(), later));
+        status.put_lasts(&RecordedEnds::read(BTreeMap::new(), later), false);
         status.mark_ended();
         assert_eq!((status.jobs[1].last.as_deref(), status.runs[0].ended), (Some(&own), Some(Outcome::Interrupted)));
         assert_eq!(status.jobs[0].last, None, "the ledger has no end of that job");
@@ -463,7 +502,7 @@ mod tests {
         let (run, node) = (status.runs[0].run.clone(), status.runs[0].node.clone());
         status.jobs[1].last = Some(Box::new(LastRun { run, node, reported_at: Some(Uptime::ZERO), ..last }));
         let later = Uptime::ZERO + std::time::Duration::from_secs(9);
-        status.put_lasts(&RecordedEnds::read(BTreeMap::new(), later));
+        status.put_lasts(&RecordedEnds::read(BTreeMap::new(), later), false);
         status.mark_ended();
         assert_eq!((&status.jobs[1].last, status.runs[0].ended), (&None, None));
     }
@@ -544,6 +583,22 @@ mod tests {
         let mut leader = sample::leader();
         leader.put_old_queue(&sample::queue(), read_at, since);
         assert_eq!(leader.role.leader_node, Some(leader.node.clone()), "its lease says so");
+    }
+
+    #[test]
+    fn what_the_daemon_has_seen_since_counts_more_than_an_old_listing() {
+        let (read_at, since) = (sample::at("2026-11-20T02:50:00Z"), sample::at("2026-11-20T02:59:31Z"));
+        let (mut status, mut queue) = (follower(), sample::queue());
+        status.members_at = Some(sample::at("2026-11-20T02:59:30Z"));
+        queue.members.remove(0);
+        status.put_old_queue(&queue, read_at, since);
+        assert_eq!((status.members.len(), status.missing.len()), (2, 0), "it is back since the listing");
+
+        let mut leader = sample::leader();
+        queue.candidates.retain(|queued| Some(&queued.candidate) != leader.role.candidate.as_ref());
+        leader.put_old_queue(&queue, read_at, since);
+        let first: Vec<_> = leader.queue.iter().map(|queued| queued.node.clone()).collect();
+        assert_eq!(first, [Some(leader.node.clone())], "those before it are gone");
     }
 
     #[test]

@@ -159,6 +159,9 @@ pub struct SharesStatus {
     /// The nodes whose share of `run` is in flight or waits.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub open: BTreeSet<NodeName>,
+    /// While the ledger cannot be read: the nodes of which it is not known how their share of `run` ended.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub unknown: BTreeSet<NodeName>,
 }
 
 impl SharesStatus {
@@ -183,14 +186,32 @@ impl SharesStatus {
         self.failed.len() + self.also_failed.len()
     }
 
-    /// `2 of 3 ok`: of all nodes that have, or had, a share.
+    /// `2 of 3 ok`: of all nodes that have, or had, a share. `1 of 3 ok, 2 not known` while the others cannot be read.
     pub fn in_words(&self) -> String {
-        let is_counted = |node: &&NodeName| {
-            let has_failed = self.failed.iter().any(|failed| failed.run.node() == Some(*node));
-            !has_failed && !self.ok.contains(*node) && !self.also_failed.contains(*node)
+        let waiting = self.open.iter().filter(|node| !self.has_ended_on(node) && !self.unknown.contains(*node)).count();
+        let all = self.ok.len() + self.failures() + self.unknown.len() + waiting;
+        let unknown = match self.unknown.len() {
+            0 => String::new(),
+            unknown => format!(", {unknown} not known"),
         };
-        let all = self.ok.len() + self.failures() + self.open.iter().filter(is_counted).count();
-        format!("{} of {all} ok", self.ok.len())
+        format!("{} of {all} ok{unknown}", self.ok.len())
+    }
+
+    /// True if it is known how the node's newest share ended.
+    fn has_ended_on(&self, node: &NodeName) -> bool {
+        let has_failed = self.failed.iter().any(|failed| failed.run.node() == Some(node));
+        has_failed || self.ok.contains(node) || self.also_failed.contains(node)
+    }
+
+    /// These nodes have a share too; how it ended is not known of those whose end is not among these.
+    pub(super) fn expect(&mut self, nodes: impl Iterator<Item = NodeName>) {
+        self.unknown = nodes.filter(|node| !self.has_ended_on(node)).collect();
+    }
+
+    /// The nodes with an end among these.
+    pub(super) fn ended(&self) -> impl Iterator<Item = &NodeName> {
+        let failed = self.failed.iter().filter_map(|failed| failed.run.node());
+        self.ok.iter().chain(failed).chain(&self.also_failed)
     }
 
     /// `host-c`, or `host-b and 2 more`: the nodes that this is about, those that failed or else all.
@@ -198,7 +219,7 @@ impl SharesStatus {
         match (self.worst(), self.failures()) {
             (Some(worst), 1) => worst.place().to_string(),
             (Some(worst), count) => format!("{} and {} more", worst.place(), count - 1),
-            (None, _) => counted(self.ok.len(), "node"),
+            (None, _) => counted(self.ok.len() + self.unknown.len(), "node"),
         }
     }
 
@@ -212,7 +233,8 @@ impl SharesStatus {
 
 impl From<LastShares> for SharesStatus {
     fn from(LastShares { run, ok, failed, also_failed, since: _ }: LastShares) -> Self {
-        Self { run, ok, failed: failed.into_iter().map(LastRun::from).collect(), also_failed, open: BTreeSet::new() }
+        let failed = failed.into_iter().map(LastRun::from).collect();
+        Self { run, ok, failed, also_failed, open: BTreeSet::new(), unknown: BTreeSet::new() }
     }
 }
 

@@ -63,6 +63,7 @@ impl Status {
             drift,
             unread,
             read_at,
+            parts_read_at,
             unknown,
             damaged,
         } = self;
@@ -104,6 +105,7 @@ impl Status {
             drift,
             unread: unread.map(|_| withheld()),
             read_at,
+            parts_read_at,
             unknown,
             damaged: each_withheld(&damaged),
         }
@@ -149,9 +151,9 @@ impl JobStatus {
             parameters: Vec::new(),
             last: last.map(|last| Box::new(outlined_last(*last))),
             shares: shares.map(|shares| {
-                let SharesStatus { run, ok, failed, also_failed, open } = *shares;
+                let SharesStatus { run, ok, failed, also_failed, open, unknown } = *shares;
                 let failed = failed.into_iter().map(outlined_last).collect();
-                Box::new(SharesStatus { run, ok, failed, also_failed, open })
+                Box::new(SharesStatus { run, ok, failed, also_failed, open, unknown })
             }),
             next,
             running,

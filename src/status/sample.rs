@@ -76,7 +76,15 @@ pub(crate) fn shares(run: &LastRun, ends: &[(&str, Outcome)]) -> SharesStatus {
     };
     let (ok, failed): (Vec<_>, Vec<_>) = ends.iter().map(end).partition(|end| end.outcome == Outcome::Success);
     let ok = ok.into_iter().map(|end| end.node).collect();
-    SharesStatus { run: run.run.clone(), ok, failed, also_failed: Default::default(), open: Default::default() }
+    let run = run.run.clone();
+    SharesStatus {
+        run,
+        ok,
+        failed,
+        also_failed: Default::default(),
+        open: Default::default(),
+        unknown: Default::default(),
+    }
 }
 
 pub(crate) fn leader() -> Status {
@@ -219,6 +227,7 @@ pub(crate) fn leader() -> Status {
         drift: Vec::new(),
         unread: None,
         read_at: None,
+        parts_read_at: Default::default(),
         unknown: Vec::new(),
         damaged: Vec::new(),
     };

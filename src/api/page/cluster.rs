@@ -49,8 +49,8 @@ pub(super) fn queue(status: &Status, may_act: bool, clock: &Clock) -> Markup {
         section #queue .old[is_old] data-live="" aria-labelledby="queue-title" {
             h2 #queue-title { "Nodes" }
             p #leader role="status" aria-live="polite" { (leader_line(status, clock)) }
-            @if let (true, Some(read_at)) = (is_old, status.read_at) {
-                p.unknown { "The queue as it was at " (clock.short(read_at)) ":" }
+            @if let Some(read_at) = status.parts_read_at.get(&LedgerPart::Queue) {
+                p.unknown { "The queue as it was at " (clock.short(*read_at)) ":" }
             }
             @if !status.knows(LedgerPart::Queue) { p.unknown { "The queue is not known." } }
             @else if status.queue.is_empty() { p.quiet { "The queue is empty." } }
@@ -178,9 +178,11 @@ fn gone(missing: &MissingMember, status: &Status, clock: &Clock) -> Markup {
             strong.name { (missing.node) } " "
             span.role { "missing" }
             span.details {
-                " gone " (clock.distance(missing.gone_since))
-                @if let (true, Some(seen)) = (missing.is_vague(), missing.last_seen) {
-                    " at the latest, last seen at " (clock.short(seen))
+                @match missing.last_seen.filter(|_| missing.is_vague()) {
+                    Some(seen) => {
+                        ": its session ended between " (clock.short(seen)) " and " (clock.short(missing.gone_since))
+                    }
+                    None => { ": its session ended " (clock.distance(missing.gone_since)) }
                 }
             }
             @if status.drained.contains_key(&missing.node) { " " span.fact.odd { "drained" } }
@@ -322,8 +324,8 @@ fn unread(status: &Status, clock: &Clock) -> Option<String> {
     let why = status.unread.as_deref()?;
     let why = shown(why).map_or_else(|| format!("; the cause is {HIDDEN}"), |why| format!(": {why}"));
     let mut text = format!("The ledger was not read{why}");
-    if let Some(read_at) = status.read_at {
-        text.push_str(&format!(". What you see of it is what it held at {}", clock.short(read_at)));
+    if let Some(parts) = status.parts_in_words(|at| clock.short(at)) {
+        text.push_str(&format!(". What you see of it is {parts}"));
     }
     if !status.unknown.is_empty() {
         let parts: Vec<&str> = status.unknown.iter().map(|part| part.describe()).collect();
@@ -367,7 +369,9 @@ mod tests {
             "{text}"
         );
         assert!(
-            text.contains("class=\"missing\"") && text.contains("gone <time") && text.contains("3 min ago"),
+            text.contains("class=\"missing\"")
+                && text.contains(": its session ended <time")
+                && text.contains("3 min ago"),
             "{text}"
         );
     }

@@ -236,7 +236,7 @@ pub struct Daemon {
     pub led: watch::Sender<Option<Arc<Status>>>,
     pub turns: watch::Sender<Uptime>,
     pub jobs: watch::Sender<Arc<JobSet>>,
-    sources: Sources,
+    pub sources: Sources,
     pub handovers: mpsc::UnboundedReceiver<Handover>,
     pub recorder: Recorder,
     _serving: Serving,

@@ -105,7 +105,7 @@ fn write_head(status: &Status, counted_jobs: usize, out: &mut dyn Write) -> io::
         line(out, "WAITING", &format!("NOT READY: waits for {awaited}"))?;
     }
     for missing in &status.missing {
-        line(out, "MISSING", &format!("{}, gone for {}", missing.node, gone_for(missing, status)))?;
+        line(out, "MISSING", &format!("{}, {}", missing.node, session_ended(missing, status)))?;
     }
     for (node, drain) in &status.drained {
         line(out, "DRAINED", &drain_in_words(node, drain))?;
@@ -155,17 +155,22 @@ fn write_head(status: &Status, counted_jobs: usize, out: &mut dyn Write) -> io::
 /// Why the ledger was not read, as far as that is shown, and how old the rest is.
 fn unread(status: &Status, why: &str) -> String {
     let why = shown(why).map(|why| format!(": {why}")).unwrap_or_default();
-    match status.read_at {
-        Some(read_at) => format!("NOT READ, showing what it held at {}Z{why}", stamp(read_at)),
+    match status.parts_in_words(|at| format!("{}Z", stamp(at))) {
+        Some(parts) => format!("NOT READ, showing {parts}{why}"),
         None => format!("NOT READ{why}"),
     }
 }
 
-/// How long a node has been gone: `12s`, or `12s to 27s` if it was last seen some time before it was noticed.
-pub(in crate::cli) fn gone_for(missing: &MissingMember, status: &Status) -> String {
+/// Since when a node is gone: `its session ended 12s ago`. Its daemon may have died earlier.
+pub(in crate::cli) fn session_ended(missing: &MissingMember, status: &Status) -> String {
+    format!("its session ended {} ago", gone_for(missing, status))
+}
+
+/// How long a node has been gone: `12s`, or `between 12s and 27s` if it was last seen some time before it was noticed.
+fn gone_for(missing: &MissingMember, status: &Status) -> String {
     let least = span(missing.gone_since, status.at);
     match missing.last_seen.map(|last_seen| span(last_seen, status.at)) {
-        Some(most) if missing.is_vague() && most != least => format!("{least} to {most}"),
+        Some(most) if missing.is_vague() && most != least => format!("between {least} and {most}"),
         Some(_) | None => least,
     }
 }

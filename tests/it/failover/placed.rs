@@ -138,7 +138,7 @@ fn what_waits_for_a_node_that_is_gone_is_said_everywhere_until_it_is_forgotten()
     let place = Place::shared();
     let each = job("each", SELDOM, "\"echo $CRONKEEPER_NODE\"", "run_on: every\nmisfire_window: 1h");
     let [a, b] = labelled(&place, &[each]);
-    let missing = || asked(a.spec(), &["status"]).contains(&format!("\nMISSING  {}, gone for ", b.name()));
+    let missing = || asked(a.spec(), &["status"]).contains(&format!("\nMISSING  {}, its session ended ", b.name()));
     b.kill9();
     let gone = a.await_event("member.gone", LONG);
     assert_eq!(gone.text("other"), b.name());

@@ -18,7 +18,14 @@ pub(super) fn queue(status: &Status) -> Table {
     let mut table = Table::new(&["QUEUE", "NODE", "WAITS FOR", "CANDIDATE"]);
     for (i, queued) in status.queue.iter().enumerate() {
         let before = i.checked_sub(1).and_then(|before| status.queue.get(before));
-        let first = if status.role.leader_node.is_some() { "- (leads)" } else { "-" };
+        // An old queue does not say who leads now.
+        let leads = queued.node.is_some() && queued.node == status.role.leader_node;
+        let first = match (leads, status.has_old_queue()) {
+            (true, false) => "- (leads)",
+            (true, true) if status.role.token.is_some() => "- (leads)",
+            (_, true) => "- (was first)",
+            (false, false) => "-",
+        };
         let waits_for = before.map_or_else(|| first.to_owned(), holder);
         table.row([(i + 1).to_string(), holder(queued), waits_for, short(&queued.candidate.0)]);
     }
@@ -50,8 +57,7 @@ pub(super) fn members(status: &Status) -> Table {
             shown(&member.host).map_or_else(|| "-".to_owned(), |_| member.pid.to_string()),
             member.version.clone(),
             member.published.digest.to_string(),
-            // This does not continue while it cannot be read whether it is alive.
-            span(member.started_at, status.known_until()),
+            span(member.started_at, status.at),
         ];
         row.extend(has_notes.then(|| notes(&member.published)));
         table.row(row);

@@ -188,11 +188,11 @@ fn a_terminal_shows_what_fits() {
 fn a_node_that_was_there_is_missing() {
     let mut status = sample::leader();
     status.missing.push(sample::missing("host-c"));
-    assert!(text_of(&status).contains("\nMISSING  host-c, gone for 3m\n"));
+    assert!(text_of(&status).contains("\nMISSING  host-c, its session ended 3m ago\n"));
     status.missing[0].last_seen = Some(sample::at("2026-11-20T02:56:59Z"));
-    assert!(text_of(&status).contains("\nMISSING  host-c, gone for 3m\n"), "it was noticed at once");
+    assert!(text_of(&status).contains("\nMISSING  host-c, its session ended 3m ago\n"), "it was noticed at once");
     status.missing[0].last_seen = Some(sample::at("2026-11-20T02:56:45Z"));
-    assert!(text_of(&status).contains("\nMISSING  host-c, gone for 3m to 3m 15s\n"));
+    assert!(text_of(&status).contains("\nMISSING  host-c, its session ended between 3m and 3m 15s ago\n"));
 }
 
 #[test]
@@ -210,20 +210,25 @@ fn what_could_be_read_last_is_shown_as_old() {
     status.role = Role::default();
     status.unread = Some("no answer within 3 s".into());
     status.read_at = Some(read_at);
+    status.parts_read_at = [(LedgerPart::Queue, read_at), (LedgerPart::Ends, read_at)].into();
     status.put_old_queue(&sample::queue(), read_at, sample::at("2026-11-20T02:59:31Z"));
     let shown = text_of(&status);
     for line in [
         "LEADER   unknown since 2026-11-20 02:59:31Z (host-a until then)",
         "LEDGER   NOT READ, showing what it held at 2026-11-20 02:59:30Z: no answer within 3 s",
-        "1      host-a              -                   …-lock-0000000007",
-        "host-a  host-a.example  4242  0.1.0    11507a0e2f5e69d5  1d 23h",
+        "1      host-a              - (was first)       …-lock-0000000007",
+        "host-a  host-a.example  4242  0.1.0    11507a0e2f5e69d5  2d",
         "load            -        -       -            2026-11-20 03:01:00  no leader",
     ] {
         assert!(shown.lines().any(|shown| shown.trim_end() == line), "{line}\n{shown}");
     }
     assert!(!shown.contains("leads"), "{shown}");
-    let shown = text_of(&status.outlined());
-    assert!(shown.contains("\nLEDGER   NOT READ, showing what it held at 2026-11-20 02:59:30Z\n"), "{shown}");
+    let outlined = text_of(&status.clone().outlined());
+    assert!(outlined.contains("\nLEDGER   NOT READ, showing what it held at 2026-11-20 02:59:30Z\n"), "{outlined}");
+    status.parts_read_at.insert(LedgerPart::Ends, sample::at("2026-11-20T02:50:00Z"));
+    let shown = text_of(&status);
+    let parts = "the queue and nodes as of 2026-11-20 02:59:30Z, the ends as of 2026-11-20 02:50:00Z";
+    assert!(shown.contains(&format!("NOT READ, showing {parts}: no answer")), "{shown}");
 }
 
 /// They may have ended since, unlike what the node runs itself.
