@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 
 pub use self::history::{EndedRun, HistoryEntry, Skipped, ending_details};
 pub(crate) use self::in_order::InOrder;
-pub use self::jobs::{AlarmStatus, JobStatus, LastRun, RecordedEnds, RunStatus, SharesStatus};
+pub use self::jobs::{Activity, AlarmStatus, JobStatus, LastRun, RecordedEnds, RunStatus, SharesStatus};
 pub use self::nodes::{NodeStatus, NodesDocument, PlaceState, away_since};
 pub use self::outline::WITHHELD;
 
@@ -178,6 +178,14 @@ impl NodeState {
             Self::Draining => "draining",
         }
     }
+
+    /// As people read it. `draining` is too close to `drained`, which an operator does.
+    pub fn in_words(self) -> &'static str {
+        match self {
+            Self::Draining => "stopping",
+            other => other.as_str(),
+        }
+    }
 }
 
 /// A node's position in the election.
@@ -286,6 +294,9 @@ pub struct MissingMember {
     /// When it was last seen alive: it went between the two.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_seen: Option<Timestamp>,
+    /// It was stopping when it was last seen: somebody has asked it to.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub stopped: bool,
     /// Runs could be placed there: the cluster has a record of it as a place until it is forgotten.
     #[serde(skip)]
     pub was_place: bool,
@@ -318,7 +329,7 @@ impl MissingMember {
     /// A node that is gone since, and what was known of it.
     pub fn of(member: Member, gone_since: Timestamp, last_seen: Option<Timestamp>) -> Self {
         let Member { node, host, published, .. } = member;
-        Self { node, host, gone_since, last_seen, was_place: published.places > 0 }
+        Self { node, host, gone_since, last_seen, stopped: published.draining, was_place: published.places > 0 }
     }
 
     /// True if it was forgotten: it has no place among these any more.

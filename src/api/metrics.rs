@@ -24,6 +24,7 @@ pub(super) async fn metrics(State(state): State<Arc<ApiState>>, headers: HeaderM
     // No await from here on, so at most one handler at a time holds an answer that is not yet counted against limits.
     let mut status = state.sources.status_now();
     status.unread = show::put_queue(&mut status, queue).map(|old| old.error.0);
+    status.mark_ended();
     let is_turning = state.standstill(&status).is_none();
     let counts = state.sources.metrics.counts();
     let lasts = lasts.value.filter(|_| status.role.token.is_some());

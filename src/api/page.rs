@@ -264,7 +264,8 @@ async fn one_run(
     let set = Arc::clone(&state.sources.jobs.borrow());
     let may_act = visitor.may_act();
     let defined = set.jobs.get(run.job()).map(Arc::as_ref).filter(|_| visitor.visibility == Visibility::All);
-    let page = RunPage { run: &run, known, newest: newest.as_ref(), defined, note, may_act, clock: &clock };
+    let may_see = visitor.visibility == Visibility::All;
+    let page = RunPage { run: &run, known, newest: newest.as_ref(), defined, note, may_see, may_act, clock: &clock };
     Ok(state.framed(&page.title(), &status, &page.markup(), None, &visitor))
 }
 

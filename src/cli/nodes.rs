@@ -112,6 +112,7 @@ host-c  db           0       0     0       away
             host: "host-c.example".into(),
             gone_since: at("59:00"),
             last_seen: Some(at("58:45")),
+            stopped: false,
             was_place: true,
         });
         let (out, _) = shown(&status);

@@ -23,18 +23,12 @@ pub(super) struct Members {
     pub missing: Vec<MissingMember>,
     /// Those of the missing nodes that were reported.
     reported: BTreeSet<NodeName>,
-    /// Those of the missing nodes that were stopping when they were last seen.
-    stopping: BTreeSet<NodeName>,
 }
 
 /// A member that has gone, or is back.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MemberNews {
-    Gone {
-        missing: MissingMember,
-        /// It was asked to stop.
-        was_stopping: bool,
-    },
+    Gone(MissingMember),
     Back(MissingMember),
 }
 
@@ -53,7 +47,6 @@ impl Members {
     ) -> Vec<MemberNews> {
         let read_at = self.read_at.replace(now);
         let before = std::mem::replace(&mut self.alive, members.to_vec());
-        self.stopping.extend(before.iter().filter(|it| it.published.draining).map(|it| it.node.clone()));
         let gone = before.into_iter().map(|member| {
             let last_seen = if is_watched(&member.node) { Some(now) } else { read_at };
             MissingMember::of(member, now, last_seen)
@@ -66,7 +59,6 @@ impl Members {
         let is_missing = |node: &NodeName| self.missing.binary_search_by(|it| it.node.cmp(node)).is_ok();
         let back = back.into_iter().filter(|it| self.reported.contains(&it.node)).map(MemberNews::Back).collect();
         self.reported.retain(is_missing);
-        self.stopping.retain(is_missing);
         if is_settled { self.report_gone(back) } else { back }
     }
 
@@ -74,8 +66,7 @@ impl Members {
     fn report_gone(&mut self, mut news: Vec<MemberNews>) -> Vec<MemberNews> {
         for missing in &self.missing {
             if self.reported.insert(missing.node.clone()) {
-                let was_stopping = self.stopping.contains(&missing.node);
-                news.push(MemberNews::Gone { missing: missing.clone(), was_stopping });
+                news.push(MemberNews::Gone(missing.clone()));
             }
         }
         news
@@ -102,8 +93,8 @@ mod tests {
     /// What the news say: `gone host-b`.
     fn said(news: Vec<MemberNews>) -> Vec<String> {
         let said = |news| match news {
-            MemberNews::Gone { missing, was_stopping: false } => format!("gone {}", missing.node),
-            MemberNews::Gone { missing, was_stopping: true } => format!("stopped {}", missing.node),
+            MemberNews::Gone(missing) if missing.stopped => format!("stopped {}", missing.node),
+            MemberNews::Gone(missing) => format!("gone {}", missing.node),
             MemberNews::Back(missing) => format!("back {}", missing.node),
         };
         news.into_iter().map(said).collect()

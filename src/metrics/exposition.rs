@@ -237,7 +237,7 @@ impl Scrape {
 
     fn jobs(&self, families: &mut Families<'_>) -> fmt::Result {
         let status = &self.status;
-        let own = |run: &RunStatus| run.is_running() && run.node == status.node;
+        let own = |run: &RunStatus| run.is_running() && run.ended.is_none() && run.node == status.node;
         families.labelled("running", "The node's runs that have a process", "job", self.in_flight(own))?;
         // Only the leader knows who is cut off.
         let cut_off = |run: &RunStatus| run.state == RunState::CutOff && self.leads();
@@ -492,6 +492,13 @@ mod tests {
             let wanted = wanted.replace("1763607660", &sample::at("2026-11-20T03:01:00Z").as_second().to_string());
             assert!(has(&lines, &wanted), "{wanted}: {lines:#?}");
         }
+    }
+
+    #[test]
+    fn a_run_that_has_ended_has_no_process_although_its_end_is_not_recorded_yet() {
+        let mut ended = scrape();
+        ended.status.runs[0].ended = Some(cronkeeper_core::run::Outcome::Success);
+        assert!(!lines(ended).iter().any(|line| line.starts_with("cronkeeper_running{")));
     }
 
     #[test]

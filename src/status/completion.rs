@@ -178,6 +178,15 @@ impl Status {
         !self.members.is_empty() && !self.is_all_drained() && self.members.iter().all(never_leads)
     }
 
+    /// Why nobody leads, where it is known that nobody can: what was read before may have changed.
+    pub fn why_nobody_leads(&self) -> Option<&'static str> {
+        match self.unread {
+            None if self.is_all_drained() => Some("every node is drained"),
+            None if self.has_none_that_may_lead() => Some("no node that may lead is alive"),
+            None | Some(_) => None,
+        }
+    }
+
     /// Sets the last end of each job as the ledger has it.
     ///
     /// What this node has seen end itself counts only while the ledger may not have it yet: after the read, or while

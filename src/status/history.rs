@@ -131,7 +131,12 @@ impl EndedRun {
 impl Skipped {
     /// The reason, with what explains it: `no-node: no node has gpu (host-a: none)`.
     pub fn explained(&self) -> String {
-        self.details().unwrap_or_else(|| self.reason.explained(&self.node))
+        let of_share = self.run.node().filter(|_| self.reason == SkipReason::NoNode);
+        let plain = || match of_share {
+            Some(node) => format!("{}: {node} could not take it in time", self.reason.as_str()),
+            None => self.reason.explained(&self.node),
+        };
+        self.details().unwrap_or_else(plain)
     }
 
     /// The same, with no more than the name of a reason that has no details.

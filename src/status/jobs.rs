@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use super::Status;
 use cronkeeper_core::clock::Uptime;
 use cronkeeper_core::job::{Alarm, JobName};
 use cronkeeper_core::ledger::{Last, LastEnd, LastShares};
@@ -328,6 +329,59 @@ impl RunStatus {
     /// True if this end is the run's, and not that of an earlier attempt whose node has lost the run to another.
     pub(super) fn is_ended_by(&self, last: &LastRun) -> bool {
         (&self.run, &self.node, self.attempt) == (&last.run, &last.node, last.attempt)
+    }
+}
+
+/// What the runs of a job in flight do, from what says most of the job to what says least.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Activity {
+    Running,
+    /// It ran on another node when the ledger was last read.
+    WasRunning,
+    /// For its next attempt, a node, a lock or other runs.
+    Waiting,
+    WasWaiting,
+    /// It has ended, and the ledger has not recorded that yet.
+    Unrecorded,
+}
+
+impl Activity {
+    pub fn in_words(self) -> &'static str {
+        match self {
+            Self::Running => "running",
+            Self::WasRunning => "was running",
+            Self::Waiting => "waiting",
+            Self::WasWaiting => "was waiting",
+            Self::Unrecorded => "not recorded yet",
+        }
+    }
+}
+
+impl Status {
+    /// What a run in flight does; `None` if it is cut off, so that nobody knows.
+    pub fn activity(&self, run: &RunStatus) -> Option<Activity> {
+        match (self.is_old(run), run.state) {
+            _ if run.ended.is_some() => Some(Activity::Unrecorded),
+            (_, RunState::CutOff) => None,
+            (false, _) if run.is_running() => Some(Activity::Running),
+            (true, _) if run.is_running() => Some(Activity::WasRunning),
+            (false, _) => Some(Activity::Waiting),
+            (true, _) => Some(Activity::WasWaiting),
+        }
+    }
+
+    /// How many runs have, as far as this node knows, a process.
+    pub fn running(&self) -> usize {
+        self.runs.iter().filter(|run| self.activity(run) == Some(Activity::Running)).count()
+    }
+
+    /// Of what the job's runs in flight do, what says most.
+    pub fn activity_of(&self, job: &JobStatus) -> Option<Activity> {
+        if job.running.is_empty() {
+            return None;
+        }
+        let runs = self.runs.iter().filter(|run| *run.run.job() == job.name);
+        runs.filter_map(|run| self.activity(run)).min()
     }
 }
 

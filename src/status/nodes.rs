@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::{MissingMember, RunStatus, Status, shown};
+use super::{MissingMember, NodeState, RunStatus, Status, shown};
 use cronkeeper_core::clock::stamp;
 use cronkeeper_core::election::{Member, Place};
 use cronkeeper_core::job::Labels;
@@ -187,7 +187,7 @@ impl NodeStatus {
         let gone = (!self.alive).then(|| self.away_since.map_or("away".to_owned(), away));
         let drained = self.drained.then(|| "drained".to_owned());
         let never_leads = self.never_leads.then(|| "never leads".to_owned());
-        let draining = self.draining.then(|| "shutting down".to_owned());
+        let draining = self.draining.then(|| NodeState::Draining.in_words().to_owned());
         let suspect = self.suspect.then(|| "does not accept in time".to_owned());
         let other = (self.same_jobs == Some(false)).then(|| "different jobs file".to_owned());
         let most = NodeName::LONGEST_WITH_SHARES;

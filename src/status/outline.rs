@@ -227,8 +227,8 @@ fn outlined_member(member: Member) -> Member {
 }
 
 fn outlined_missing(missing: MissingMember) -> MissingMember {
-    let MissingMember { node, host: _, gone_since, last_seen, was_place } = missing;
-    MissingMember { node, host: withheld(), gone_since, last_seen, was_place }
+    let MissingMember { node, host: _, gone_since, last_seen, stopped, was_place } = missing;
+    MissingMember { node, host: withheld(), gone_since, last_seen, stopped, was_place }
 }
 
 impl HistoryEntry {

@@ -65,7 +65,8 @@ pub(crate) fn drained(node: &str) -> BTreeMap<NodeName, Drain> {
 /// A node on another host that was a place, and is gone since.
 pub(crate) fn missing(node: &str) -> MissingMember {
     let gone_since = at("2026-11-20T02:57:00Z");
-    MissingMember { node: NodeName::new(node), host: "c.example".into(), gone_since, last_seen: None, was_place: true }
+    let (node, host) = (NodeName::new(node), "c.example".into());
+    MissingMember { node, host, gone_since, last_seen: None, stopped: false, was_place: true }
 }
 
 /// How the shares of a run ended, each with its node.

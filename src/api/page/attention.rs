@@ -6,7 +6,7 @@ use super::bar_cache::Recents;
 use super::jobs::{self, alarm_words};
 use super::times::Clock;
 use super::words;
-use crate::status::{AlarmStatus, JobStatus, LastRun, Status, shown};
+use crate::status::{Activity, AlarmStatus, JobStatus, LastRun, Status, shown};
 use cronkeeper_core::job::Alarm;
 
 /// Most jobs that are listed; a link leads to all of them.
@@ -57,8 +57,9 @@ fn entry(job: &JobStatus, status: &Status, recents: &Recents, clock: &Clock) -> 
                     " " span.fact.bad { (shown(why).unwrap_or("has a problem, which the leader's status names")) }
                 }
                 @for run in &job.cut_off { " " a.fact.bad href={ "/runs/" (run) } { "a run is cut off from its node" } }
-                @if !job.running.is_empty() && job.cut_off.is_empty() && status.unread.is_none() {
-                    " " span.fact.live { "running again" }
+                @if let Some(activity) = status.activity_of(job) {
+                    @let words = if activity == Activity::Running { "running again" } else { activity.in_words() };
+                    " " (jobs::doing(activity, words))
                 }
                 @if job.paused.is_some() { " " span.fact.odd { "paused" } }
                 span.next {
@@ -130,6 +131,16 @@ mod tests {
         for shown in ["failure", "exit 7", "48 min ago", "host-b", "cannot connect to &lt;db&gt;", "in 22 h"] {
             assert!(text.contains(shown), "{shown}: {text}");
         }
+    }
+
+    #[test]
+    fn a_job_whose_run_waits_for_a_node_is_not_running_again() {
+        let mut status = sample::leader();
+        status.jobs[1].unplaceable = Some("no node is alive and not drained".into());
+        assert!(text(&status, &Recents::new()).contains("running again"));
+        status.runs[0].state = cronkeeper_core::run::RunState::Unstarted;
+        let text = text(&status, &Recents::new());
+        assert!(text.contains(">waiting<") && !text.contains("running"), "{text}");
     }
 
     #[test]

@@ -30,6 +30,7 @@ fn leader_line(status: &Status, clock: &Clock) -> Markup {
                 }
                 @if is_idle_leader(status) { ", but starts nothing without a connection" }
             }
+            None if let Some(why) = status.why_nobody_leads() => { strong { "Nobody leads" } ": " (why) },
             None => {
                 strong { "No leader is known" }
                 @if let Some(LastLeader { node, unknown_since }) = &status.role.last_leader {
@@ -119,7 +120,7 @@ fn facts(status: &Status, node: Option<&NodeName>) -> Vec<Markup> {
         Some(Member { published, version, .. }) => {
             facts.extend((published.priority > 0).then(|| plain(&format!("priority {}", published.priority))));
             facts.extend(published.never_leads.then(|| plain("never leads")));
-            facts.extend(published.draining.then(|| odd("stopping")));
+            facts.extend(published.draining.then(|| odd(NodeState::Draining.in_words())));
             facts.extend(published.jobs_invalid.then(|| html! { span.fact.bad { "jobs file rejected" } }));
             facts.extend((*version != status.version).then(|| odd(&format!("version {version}"))));
         }
@@ -174,16 +175,17 @@ fn drained(drain: &Drain, clock: &Clock) -> Markup {
 
 fn gone(missing: &MissingMember, status: &Status, clock: &Clock) -> Markup {
     html! {
-        li.missing data-key={ "missing-" (missing.node) } {
+        li class=(if missing.stopped { "drained" } else { "missing" }) data-key={ "missing-" (missing.node) } {
             strong.name { (missing.node) } " "
-            span.role { "missing" }
+            span.role { @if missing.stopped { "was stopped" } @else { "missing" } }
             span.details {
-                @match missing.last_seen.filter(|_| missing.is_vague()) {
+                @if missing.stopped { " " (clock.distance(missing.gone_since)) }
+                @else { @match missing.last_seen.filter(|_| missing.is_vague()) {
                     Some(seen) => {
                         ": its session ended between " (clock.short(seen)) " and " (clock.short(missing.gone_since))
                     }
                     None => { ": its session ended " (clock.distance(missing.gone_since)) }
-                }
+                } }
             }
             @if status.drained.contains_key(&missing.node) { " " span.fact.odd { "drained" } }
         }

@@ -6,8 +6,7 @@ use maud::{Markup, html};
 
 use super::times::Clock;
 use super::words::{counted, number};
-use crate::status::{JobStatus, LastLeader, LedgerPart, NodeState, Status};
-use cronkeeper_core::run::RunState;
+use crate::status::{Activity, JobStatus, LastLeader, LedgerPart, NodeState, Status};
 
 /// Most missing or drained nodes that are named.
 const MOST_NAMED: usize = 3;
@@ -97,19 +96,28 @@ impl Headline {
 
     fn running(&mut self, status: &Status) {
         let (is_known, is_old) = (status.knows(LedgerPart::Runs), status.has_old_runs());
-        let open = || status.runs.iter().filter(|run| run.ended.is_none());
-        let running = open().filter(|run| run.is_running()).count();
-        let cut_off = open().filter(|run| run.state == RunState::CutOff).count();
-        let waiting = open().count() - running - cut_off;
+        let count = |activity| status.runs.iter().filter(|run| status.activity(run) == activity).count();
+        let [running, ran] = [Activity::Running, Activity::WasRunning].map(|activity| count(Some(activity)));
+        let waiting = count(Some(Activity::Waiting)) + count(Some(Activity::WasWaiting));
+        let (cut_off, unrecorded) = (count(None), count(Some(Activity::Unrecorded)));
         match (is_known, is_old, running) {
             (false, _, 0) => self.add(Tone::Unknown, "not known what runs"),
             (false, ..) => self.add(Tone::Unknown, format!("{} running here, elsewhere not known", number(running))),
-            (true, true, _) => self.add(Tone::Unknown, format!("{} ran when last known", number(running))),
+            (true, true, 0) => {
+                self.add(Tone::Unknown, format!("nothing running here, {} elsewhere when last known", number(ran)));
+            }
+            (true, true, _) => {
+                let text = format!("{} running here, {} elsewhere when last known", number(running), number(ran));
+                self.add(Tone::Unknown, text);
+            }
             (true, false, 0) => self.add(Tone::Plain, "nothing running"),
             (true, false, _) => self.add(Tone::Plain, format!("{} running", number(running))),
         }
         if waiting > 0 {
             self.add(if is_old { Tone::Unknown } else { Tone::Plain }, format!("{} waiting", number(waiting)));
+        }
+        if unrecorded > 0 {
+            self.add(Tone::Plain, format!("{} ended, not recorded yet", number(unrecorded)));
         }
         if cut_off > 0 {
             self.add(Tone::Bad, format!("{} cut off", counted(cut_off, "run")));
@@ -117,6 +125,9 @@ impl Headline {
     }
 
     fn leader(&mut self, status: &Status, clock: &Clock) {
+        if let (None, Some(why)) = (&status.role.leader_node, status.why_nobody_leads()) {
+            return self.add(Tone::Bad, format!("nobody leads: {why}"));
+        }
         match (&status.role.leader_node, &status.role.last_leader) {
             (Some(leader), _) if is_idle_leader(status) => {
                 self.add(Tone::Bad, format!("leader {leader} has lost its connection and starts nothing"));
@@ -137,14 +148,24 @@ impl Headline {
         if !status.ready && status.state != NodeState::Drained && status.role.leader_node.is_some() {
             self.add(Tone::Bad, format!("{} is not ready", status.node));
         }
-        match status.missing.len() {
+        let (stopped, missing): (Vec<_>, Vec<_>) = status.missing.iter().partition(|missing| missing.stopped);
+        match missing.len() {
             0 => {}
             1..=MOST_NAMED => {
-                for missing in &status.missing {
+                for missing in missing {
                     self.add(Tone::Bad, format!("{} missing", missing.node));
                 }
             }
             count => self.add(Tone::Bad, format!("{count} nodes missing")),
+        }
+        match stopped.len() {
+            0 => {}
+            1..=MOST_NAMED => {
+                for stopped in stopped {
+                    self.add(Tone::Odd, format!("{} was stopped", stopped.node));
+                }
+            }
+            count => self.add(Tone::Odd, format!("{count} nodes were stopped")),
         }
         let drained = || status.drained.keys().filter(|node| !status.missing.iter().any(|gone| gone.node == **node));
         match drained().count() {
@@ -215,8 +236,8 @@ fn has_failed(job: &JobStatus) -> bool {
 mod tests {
     use super::*;
     use crate::api::page::times::Zone;
-    use crate::status::sample;
-    use cronkeeper_core::run::Outcome;
+    use crate::status::{RunStatus, sample};
+    use cronkeeper_core::run::{Outcome, RunState};
     use cronkeeper_core::term::NodeName;
 
     fn line(status: &Status) -> String {
@@ -252,7 +273,7 @@ mod tests {
         status.role.last_leader = Some(last);
         status.unread = Some("away".into());
         let old = "No leader known since 02:59:12 (host-a until then) · none of 3 jobs failed when last known · \
-                   1 ran when last known";
+                   nothing running here, 1 elsewhere when last known";
         assert_eq!(line(&status), old);
         status.unknown = LedgerPart::ALL.to_vec();
         status.runs.clear();
@@ -260,6 +281,39 @@ mod tests {
         assert_eq!(line(&status), "No leader known · 3 jobs, not known which fail · not known what runs");
         status.jobs[0].last.as_mut().expect("it has run").outcome = Outcome::Failure;
         assert!(line(&status).contains("· at least 1 of 3 jobs failed, the rest is not known ·"), "{}", line(&status));
+    }
+
+    #[test]
+    fn a_node_that_was_asked_to_stop_is_not_missing_and_needs_no_attention() {
+        let mut status = sample::leader();
+        status.missing.push(sample::missing("host-c"));
+        status.missing[0].stopped = true;
+        assert_eq!(line(&status), "3 jobs, none failing · 1 running · host-a leads · host-c was stopped");
+        let text = Headline::of(&status, &Clock::new(status.at, Zone::utc())).markup().into_string();
+        assert!(!text.contains("bad"), "{text}");
+    }
+
+    #[test]
+    fn where_all_nodes_are_drained_it_is_known_that_nobody_leads() {
+        let mut status = sample::leader();
+        status.drained = ["host-a", "host-b"].into_iter().flat_map(sample::drained).collect();
+        status.role.leader_node = None;
+        assert!(line(&status).starts_with("Nobody leads: every node is drained · "), "{}", line(&status));
+    }
+
+    #[test]
+    fn only_what_has_a_process_is_counted_as_running() {
+        let mut status = sample::leader();
+        let run = status.runs[0].clone();
+        let other = |state, ended| RunStatus { state, ended, ..run.clone() };
+        status.runs.push(other(RunState::Retrying, None));
+        status.runs.push(other(RunState::Running, Some(Outcome::Interrupted)));
+        let counts = "1 running · 1 waiting · 1 ended, not recorded yet · host-a leads";
+        assert!(line(&status).ends_with(counts), "{}", line(&status));
+        (status.state, status.unread) = (NodeState::Following, Some("away".into()));
+        status.runs.push(RunStatus { node: NodeName::new("host-z"), ..run });
+        let old = "1 running here, 1 elsewhere when last known · 1 waiting · 1 ended, not recorded yet";
+        assert!(line(&status).contains(old), "{}", line(&status));
     }
 
     #[test]

@@ -279,7 +279,7 @@ fn row(entry: &HistoryEntry, is_of_job: bool, clock: &Clock) -> Markup {
                 td data-label="Outcome" { (skipped(skip, clock)) }
                 td data-label="Decided" { (clock.both(skip.decided_at)) }
                 td data-label="Took" { span.quiet { "–" } }
-                td data-label="Node" { (skip.node) }
+                td data-label="Node" { (entry.about()) }
             }
         },
     }

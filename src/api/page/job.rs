@@ -5,13 +5,13 @@ use maud::{Markup, html};
 
 use super::times::Clock;
 use super::view::Sight;
-use super::{bars, cluster, durations, history, jobs, output, timeline, words};
+use super::{bars, cluster, durations, history, jobs, output, running, timeline, words};
 use crate::api::history::History;
 use crate::api::network::Visibility;
 use crate::config::definition::Definition;
-use crate::status::{EndedRun, HistoryEntry, JobStatus, LedgerPart, Status, shown};
+use crate::status::{EndedRun, HistoryEntry, JobStatus, LedgerPart, Skipped, Status, shown};
 use cronkeeper_core::job::{Job, JobName};
-use cronkeeper_core::run::Outcome;
+use cronkeeper_core::run::{Outcome, RunId, SkipReason};
 
 /// Coming occurrences that are shown.
 const COMING: usize = 10;
@@ -60,7 +60,25 @@ impl JobPage<'_> {
     }
 
     fn state(&self) -> (&'static str, &'static str) {
-        state(self.job, self.status)
+        match (state(self.job, self.status), self.newest_skip()) {
+            (("good", _), Some(_)) => ("odd", "skipped"),
+            (state, _) => state,
+        }
+    }
+
+    /// The skip of the newest occurrence on record, unless an operator wanted it.
+    fn newest_skip(&self) -> Option<&Skipped> {
+        let due = |entry: &HistoryEntry| match entry {
+            HistoryEntry::Run(run) => run.scheduled_at,
+            HistoryEntry::Skip(skip) => skip.last,
+        };
+        let newest = self.history.records.iter().map(due).max()?;
+        self.history.records.iter().find_map(|entry| match entry {
+            HistoryEntry::Skip(skip) if skip.last == newest => {
+                Some(&**skip).filter(|skip| !matches!(skip.reason, SkipReason::Paused | SkipReason::Drained))
+            }
+            HistoryEntry::Skip(_) | HistoryEntry::Run(_) => None,
+        })
     }
 
     /// The jobs that this one runs after, and those that run after it.
@@ -117,6 +135,12 @@ impl JobPage<'_> {
                         @if self.bars.is_empty() && is_unread { span.unknown { "not known" } }
                         @else { (bars::summary(self.bars)) }
                     }
+                    @if let Some(skip) = self.newest_skip() {
+                        dt { "Skipped" } dd {
+                            (skip.explained()) ", " (clock.both(skip.last))
+                            @if let Some(node) = skip.run.node() { ", on " (node) }
+                        }
+                    }
                     @if let Some(shares) = &job.shares {
                         dt { "Nodes" } dd {
                             (shares.in_words())
@@ -130,8 +154,7 @@ impl JobPage<'_> {
                         dt { "Running" } dd.unknown { "on other nodes: not known" }
                     }
                     @if !job.running.is_empty() {
-                        // What ran elsewhere when the ledger was last read may be over.
-                        dt { @if status.has_old_runs() { "Ran when last known" } @else { "Running" } } dd { @for run in &job.running { a href={ "/runs/" (run) } { (run) } " " } }
+                        dt { "In flight" } dd { @for run in &job.running { div { (self.in_flight(run)) } } }
                     }
                     @for alarm in &job.alarms {
                         dt { "Alarm" } dd {
@@ -152,6 +175,15 @@ impl JobPage<'_> {
                     }
                 }
             }
+        }
+    }
+
+    /// A run in flight, with what it does.
+    fn in_flight(&self, run: &RunId) -> Markup {
+        let known = self.status.runs.iter().find(|known| known.run == *run);
+        html! {
+            a href={ "/runs/" (run) } { (run) }
+            @if let Some(known) = known { ": " (running::state(known, self.status, self.clock)) }
         }
     }
 
@@ -383,6 +415,28 @@ mod tests {
         assert!(page.contains("exit 7") && page.contains("<span class=\"c1\">cannot connect</span>"), "{page}");
         let place = |text: &str| page.find(text).unwrap_or_else(|| panic!("{text}: {page}"));
         assert!(place("Last failure") < place(">History<") && place(">Definition<") < place(">Coming<"), "{page}");
+    }
+
+    #[test]
+    fn a_job_whose_newest_occurrence_was_skipped_is_not_fine() {
+        let mut status = sample::leader();
+        status.jobs[1].last = status.jobs[0].last.clone();
+        let ended = HistoryRecord::Run(success(record("load", 60, "s")));
+        let mut skip = crate::test_records::skip("load", 120);
+        (skip.reason, skip.on) = (SkipReason::NoNode, Some(cronkeeper_core::term::NodeName::new("host-b")));
+        let of = |skip| {
+            let records = vec![HistoryRecord::Skip(skip).into(), ended.clone().into()];
+            shown_of(&status, &History { records, ..History::default() }, LOAD, true)
+        };
+        let (title, page) = of(skip.clone());
+        assert_eq!(title, "load skipped");
+        assert!(page.contains("no-node: host-b could not take it in time"), "{page}");
+        assert!(page.contains("data-label=\"Node\">host-b<"), "{page}");
+        skip.reason = SkipReason::Paused;
+        assert_eq!(of(skip.clone()).0, "load fine", "an operator wanted it");
+        skip.reason = SkipReason::Upstream;
+        (skip.first, skip.last) = Default::default();
+        assert_eq!(of(skip).0, "load fine", "it has run since");
     }
 
     #[test]

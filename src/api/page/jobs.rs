@@ -7,7 +7,7 @@ use super::bar_cache::{Recent, Recents};
 use super::bars;
 use super::times::Clock;
 use super::words::{self, counted, number};
-use crate::status::{JobStatus, LedgerPart, SharesStatus, Status, shown};
+use crate::status::{Activity, JobStatus, LedgerPart, SharesStatus, Status, shown};
 use cronkeeper_core::job::{Alarm, JobName};
 
 /// Most jobs on one page, so that a page stays small however many jobs there are.
@@ -146,7 +146,10 @@ fn row(job: &JobStatus, recent: Option<&Recent>, status: &Status, clock: &Clock)
                         a.end href={ "/runs/" (last.run) } { (words::last(last)) } " "
                         span.quiet {
                             (clock.distance(last.at))
-                            @if job.running.contains(&last.run) { ", not recorded yet" }
+                            // Unless the badge says it.
+                            @if job.running.contains(&last.run) && status.activity_of(job) != Some(Activity::Unrecorded) {
+                                ", not recorded yet"
+                            }
                             @if let Some(shares) = &job.shares { ", " (shares_in_words(shares)) }
                         }
                     },
@@ -176,12 +179,7 @@ pub(super) fn shares_in_words(shares: &SharesStatus) -> String {
 /// What is special about a job.
 pub(super) fn notes(job: &JobStatus, status: &Status) -> Markup {
     html! {
-        @if job.running.len() > job.cut_off.len() {
-            // What ran elsewhere when the ledger was last read may be over.
-            @if job.running.iter().any(|run| status.runs.iter().any(|known| known.run == *run && status.is_old(known))) {
-                " " span.fact.unknown { "was running" }
-            } @else { " " span.fact.live { "running" } }
-        }
+        @if let Some(activity) = status.activity_of(job) { " " (doing(activity, activity.in_words())) }
         @if !job.cut_off.is_empty() { " " span.fact.bad { "a run is cut off from its node" } }
         @if let Some(paused) = &job.paused {
             " " span.fact.odd { "paused" }
@@ -194,6 +192,17 @@ pub(super) fn notes(job: &JobStatus, status: &Status) -> Markup {
         }
         @if let Some(error) = &job.error {
             " " span.fact.bad { (shown(error).unwrap_or("has a problem, which the leader's status names")) }
+        }
+    }
+}
+
+/// A badge with what the runs of a job do.
+pub(super) fn doing(activity: Activity, words: &str) -> Markup {
+    html! {
+        @match activity {
+            Activity::Running => span.fact.live { (words) },
+            Activity::WasRunning | Activity::WasWaiting => span.fact.unknown { (words) },
+            Activity::Waiting | Activity::Unrecorded => span.fact { (words) },
         }
     }
 }
@@ -255,8 +264,8 @@ fn pages(selection: &Selection, selected: &Selected<'_>) -> Markup {
 mod tests {
     use super::*;
     use crate::api::page::times::Zone;
-    use crate::status::sample;
-    use cronkeeper_core::run::Outcome;
+    use crate::status::{RunStatus, sample};
+    use cronkeeper_core::run::{Outcome, RunId, RunState};
 
     fn many(count: usize) -> Status {
         let mut status = sample::leader();
@@ -336,6 +345,29 @@ mod tests {
         let text = row(&status.jobs[0], None, &status, &clock(&status)).into_string();
         assert!(text.contains("failing") && text.contains(", on host-b and 1 more; 1 of 3 ok"), "{text}");
         assert!(text.contains("href=\"/runs/nightly-backup.20261120T013000Z@host-b\""), "{text}");
+    }
+
+    #[test]
+    fn the_badge_of_a_job_says_what_its_runs_do() {
+        let mut status = sample::leader();
+        let badge = |status: &Status| notes(&status.jobs[1], status).into_string();
+        assert!(badge(&status).contains(">running<"), "{}", badge(&status));
+        status.runs[0].state = RunState::Retrying;
+        assert!(badge(&status).contains(">waiting<"), "{}", badge(&status));
+        status.runs[0].state = RunState::Running;
+        status.runs[0].ended = Some(Outcome::Success);
+        let mut last = status.jobs[0].last.clone().expect("it has run");
+        last.run = status.runs[0].run.clone();
+        status.jobs[1].last = Some(last);
+        let text = row(&status.jobs[1], None, &status, &clock(&status)).into_string();
+        assert_eq!(text.matches("not recorded yet").count(), 1, "{text}");
+        assert!(!text.contains("running"), "{text}");
+        // The end of one share does not hide that another runs.
+        let other = RunId::scheduled(status.jobs[1].name.clone(), status.at);
+        status.jobs[1].running.push(other.clone());
+        status.runs.push(RunStatus { run: other, ended: None, ..status.runs[0].clone() });
+        let text = row(&status.jobs[1], None, &status, &clock(&status)).into_string();
+        assert!(text.contains(">running<") && text.contains(", not recorded yet"), "{text}");
     }
 
     #[test]

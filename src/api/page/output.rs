@@ -10,7 +10,7 @@ use crate::api::ApiState;
 use crate::api::output::{Cursor, OutputState, last_page_of};
 use crate::output::{Line, Source};
 use crate::status::shown;
-use cronkeeper_core::run::RunId;
+use cronkeeper_core::run::{Reason, RunId};
 
 /// Most bytes of lines on the page; older ones are left out.
 const MOST_BYTES: usize = 256 << 10;
@@ -73,7 +73,9 @@ impl ApiState {
 }
 
 /// The section with the output of a run. Without `newest`, it has the end that the history keeps.
-pub(super) fn section(run: &RunId, known: &Known<'_>, newest: Option<&NewestOutput>) -> Markup {
+///
+/// `may_see`: the visitor is shown what jobs write. For others no output is looked up.
+pub(super) fn section(run: &RunId, known: &Known<'_>, newest: Option<&NewestOutput>, may_see: bool) -> Markup {
     let is_in_flight = matches!(known, Known::InFlight(..));
     html! {
         section #output data-live="" data-following[is_in_flight] aria-labelledby="output-title" {
@@ -82,7 +84,14 @@ pub(super) fn section(run: &RunId, known: &Known<'_>, newest: Option<&NewestOutp
                 (Some(newest), _) if !newest.lines.is_empty() || is_in_flight => (lines(run, newest)),
                 (newest, Known::Ended(run)) => {
                     @if let Some(newest) = newest { (remarks(newest)) }
+                    @let has_run = run.attempt > 1 || run.reason.and_then(Reason::prevented_start).is_none();
                     @match shown(&run.tail) {
+                        Some("") if newest.is_none() && !may_see && has_run => {
+                            p.unknown { "Shown on the Unix socket, or after signing in." }
+                        }
+                        Some("") if newest.is_none() && !run.keeps_all_output() && has_run => {
+                            p.unknown { "It could not be read." }
+                        }
                         None => p.unknown { "Shown on the Unix socket, or after signing in." },
                         Some("") => {
                             // A note says why there is nothing.
@@ -180,7 +189,8 @@ mod tests {
             newest.push(line("<script>alert(1)</script>\u{1b}[2J", stream));
         }
         newest.missing.push("<b>".into());
-        let markup = section(&RunId::parse("load.20261120T030000Z").unwrap(), &Known::Not, Some(&newest)).into_string();
+        let markup =
+            section(&RunId::parse("load.20261120T030000Z").unwrap(), &Known::Not, Some(&newest), true).into_string();
         assert!(!markup.contains("<script") && !markup.contains("<b>") && !markup.contains('\u{1b}'), "{markup}");
         assert!(markup.contains("&lt;script&gt;"), "{markup}");
     }

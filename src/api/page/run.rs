@@ -45,6 +45,8 @@ pub(super) struct RunPage<'a> {
     /// Its job as this node has loaded it, for those who see everything.
     pub defined: Option<&'a Job>,
     pub note: Markup,
+    /// What jobs write is shown.
+    pub may_see: bool,
     pub may_act: bool,
     pub clock: &'a Clock,
 }
@@ -74,7 +76,7 @@ impl RunPage<'_> {
                 section #facts.card data-live="" aria-label="Facts" { (self.facts()) }
                 @if self.may_act { (self.actions()) }
             }
-            (output::section(self.run, &self.known, self.newest))
+            (output::section(self.run, &self.known, self.newest, self.may_see))
         }
     }
 
@@ -221,7 +223,16 @@ mod tests {
     fn page(known: Known<'_>, defined: Option<&Job>) -> (String, String) {
         let run = sample::leader().runs[0].run.clone();
         let clock = Clock::new(sample::at("2026-11-20T03:00:00Z"), Zone::utc());
-        let page = RunPage { run: &run, known, newest: None, defined, note: html! {}, may_act: true, clock: &clock };
+        let page = RunPage {
+            run: &run,
+            known,
+            newest: None,
+            defined,
+            note: html! {},
+            may_see: false,
+            may_act: true,
+            clock: &clock,
+        };
         (page.title(), page.markup().into_string())
     }
 
@@ -235,6 +246,18 @@ mod tests {
         assert_eq!(title, "load failure");
         assert!(page.contains("its program cannot be executed") && page.contains("it did not start"), "{page}");
         assert!(page.contains("<code>/etc/passwd: Permission denied</code>") && !page.contains("unknown"), "{page}");
+    }
+
+    #[test]
+    fn what_nobody_has_looked_up_is_not_nothing() {
+        let mut end = success(record("load", 0, "s"));
+        (end.outcome, end.duration_ms) = (Outcome::Abandoned, None);
+        assert!(end.tail.is_empty());
+        let HistoryEntry::Run(ended) = HistoryRecord::Run(end).into() else { unreachable!("it is a run") };
+        let (_, page) = page(Known::Ended(&ended), None);
+        assert!(page.contains("after signing in") && !page.contains("It wrote nothing"), "{page}");
+        let all = output::section(&ended.run, &Known::Ended(&ended), None, true).into_string();
+        assert!(all.contains("It could not be read") && !all.contains("It wrote nothing"), "{all}");
     }
 
     #[test]

@@ -13,15 +13,17 @@ const MOST: usize = 100;
 
 pub(super) fn section(status: &Status, clock: &Clock) -> Markup {
     let (first, rest) = status.runs.split_at(status.runs.len().min(AT_ONCE));
+    // The table has also those that wait, are cut off, or are over.
+    let running = status.running();
     html! {
         section #running .old[status.has_old_runs()] data-live="" aria-labelledby="running-title" {
             h2 #running-title {
-                "Running" @if !status.runs.is_empty() { " " span.count { (words::number(status.runs.len())) } }
+                "Running" @if running > 0 { " " span.count { (words::number(running)) } }
             }
             @if !status.knows(LedgerPart::Runs) { p.unknown { "What runs on other nodes is not known." } }
-            @else if status.has_old_runs() { p.unknown { "As it was when the ledger was last read." } }
+            @else if status.has_old_runs() { p.unknown { "Of other nodes: as it was when the ledger was last read." } }
             @if status.runs.is_empty() && status.knows(LedgerPart::Runs) {
-                p.quiet { @if status.has_old_runs() { "Nothing ran then." } @else { "Nothing is running." } }
+                p.quiet { @if status.has_old_runs() { "Nothing ran then, and nothing runs here." } @else { "Nothing is running." } }
             }
             @if !first.is_empty() { (table(first, status, clock)) }
             @if !rest.is_empty() {
@@ -69,6 +71,7 @@ fn lasts(run: &RunStatus, status: &Status, clock: &Clock) -> Markup {
 /// What a run in flight does or waits for.
 pub(super) fn state(run: &RunStatus, status: &Status, clock: &Clock) -> Markup {
     let (is_old, awaited) = (status.is_old(run), status.awaited_node(run));
+    let awaits_time = awaited.is_none();
     html! {
         @match run.ended {
             Some(outcome) => { (words::outcome(outcome, "")) ", not recorded yet" },
@@ -81,7 +84,8 @@ pub(super) fn state(run: &RunStatus, status: &Status, clock: &Clock) -> Markup {
                         (words::run_state(run.state))
                     },
                 }
-                @if let Some(at) = run.retry_at.filter(|at| run.state.is_released() && *at > status.at) {
+                // What waits for a node is due as soon as one can take it.
+                @if let Some(at) = run.retry_at.filter(|at| run.state.is_released() && (*at > status.at || awaits_time)) {
                     @if status.role.leader_node.is_some() && !is_old { ", " (clock.due(at)) }
                     @else { ", planned for " (clock.short(at)) }
                 }

@@ -111,7 +111,8 @@ fn run_page(text: &str) -> String {
     ended.detail = Some(text.into());
     ended.parameters = [(text.to_owned(), text.to_owned())].into();
     let (run, known, clock) = (&ended.run.clone(), Known::Ended(&ended), clock());
-    let page = RunPage { run, known, newest: None, defined: None, note: html! {}, may_act: true, clock: &clock };
+    let (defined, note) = (None, html! {});
+    let page = RunPage { run, known, newest: None, defined, note, may_see: true, may_act: true, clock: &clock };
     harmless(page.markup())
 }
 

@@ -170,7 +170,7 @@ impl View {
             version: &tag,
             leader: status.role.leader_node.as_ref().map(|leader| leader.as_str()),
             state: status.state.as_str(),
-            running: status.knows(LedgerPart::Runs).then_some(status.runs.len()),
+            running: status.knows(LedgerPart::Runs).then(|| status.running()),
             failing: status.knows_who_fails().then(|| status.jobs.iter().filter(|job| job.is_failing()).count()),
         };
         // A structure of texts and numbers can always be written.

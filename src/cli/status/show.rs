@@ -105,6 +105,10 @@ fn write_head(status: &Status, counted_jobs: usize, out: &mut dyn Write) -> io::
         line(out, "WAITING", &format!("NOT READY: waits for {awaited}"))?;
     }
     for missing in &status.missing {
+        if missing.stopped {
+            line(out, "STOPPED", &format!("{}, {} ago", missing.node, gone_for(missing, status)))?;
+            continue;
+        }
         line(out, "MISSING", &format!("{}, {}", missing.node, session_ended(missing, status)))?;
     }
     for (node, drain) in &status.drained {
@@ -175,15 +179,19 @@ fn gone_for(missing: &MissingMember, status: &Status) -> String {
     }
 }
 
-/// How many of all jobs need attention.
+/// Most jobs that are named in one line.
+const MOST_NAMED: usize = 5;
+
+/// How many of all jobs need attention, and which.
 fn failing(status: &Status, counted_jobs: usize) -> Option<String> {
-    let failing = status.jobs.iter().filter(|job| job.is_failing()).count();
-    let all = counted(counted_jobs, "job");
-    (failing > 0).then(|| match status.knows(LedgerPart::Ends) {
-        true => {
-            format!("{failing} of {all}: the last run, or a share of it, did not succeed, or the job has a problem")
-        }
-        false => format!("at least {failing} of {all}: how all of them ended is not known"),
+    let failing: Vec<&str> = status.jobs.iter().filter(|job| job.is_failing()).map(|job| job.name.as_str()).collect();
+    let (count, all) = (failing.len(), counted(counted_jobs, "job"));
+    let named = failing.get(..MOST_NAMED).unwrap_or(&failing).join(", ");
+    let more = count.saturating_sub(MOST_NAMED);
+    let named = if more > 0 { format!("{named} and {more} more") } else { named };
+    (count > 0).then(|| match status.knows(LedgerPart::Ends) {
+        true => format!("{count} of {all}: {named}"),
+        false => format!("at least {count} of {all}: {named}; how all of them ended is not known"),
     })
 }
 
@@ -194,8 +202,8 @@ fn line(out: &mut dyn Write, label: &str, text: &str) -> io::Result<()> {
 fn leader(status: &Status) -> String {
     let role = &status.role;
     // Who led last may still be known for a moment.
-    if status.has_none_that_may_lead() {
-        return "nobody".to_owned();
+    if let Some(why) = status.why_nobody_leads() {
+        return format!("nobody, {why}");
     }
     let Some(leader) = &role.leader_node else { return no_leader(role) };
     match (role.token, role.term_since) {
@@ -231,7 +239,7 @@ fn successor(status: &Status) -> Option<String> {
 }
 
 fn node(status: &Status) -> String {
-    let mut text = format!("{}, {}", status.node, status.state.as_str());
+    let mut text = format!("{}, {}", status.node, status.state.in_words());
     if status.state == NodeState::Following
         && let Some(before) = &status.role.predecessor_node
     {

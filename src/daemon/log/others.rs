@@ -10,9 +10,9 @@ use cronkeeper_core::log;
 /// Logs that a node has gone, or is back.
 pub(super) fn member(news: &MemberNews) {
     match news {
-        MemberNews::Gone { missing, was_stopping } => {
+        MemberNews::Gone(missing) => {
             let (other, last_seen) = (&missing.node, missing.last_seen.map(instant).map(display));
-            if *was_stopping {
+            if missing.stopped {
                 return log!(INFO MEMBER_GONE, %other, reason = "stopped", last_seen, "stopped, as it was asked to");
             }
             let seen = missing.last_seen.filter(|_| missing.is_vague());

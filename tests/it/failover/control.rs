@@ -187,7 +187,7 @@ fn any_node_can_end_a_run_that_a_draining_one_still_has() {
     follower.await_event("takeover.done", LONG);
     until("the other's status says that it drains", || {
         let status = asked(follower.spec(), &["status"]);
-        status.lines().any(|line| line.starts_with(leader.name()) && line.ends_with("draining"))
+        status.lines().any(|line| line.starts_with(leader.name()) && line.ends_with("stopping"))
     });
     assert_eq!(asked(follower.spec(), &["kill", &run]), format!("{run} is being stopped"));
     let ended = leader.await_event("run.finished", LONG);
@@ -212,7 +212,7 @@ fn any_node_can_end_a_run_that_a_former_leader_has_and_drains_later() {
     former.signal(rustix::process::Signal::TERM);
     until("the other's status says that it drains", || {
         let status = asked(leader.spec(), &["status"]);
-        status.lines().any(|line| line.starts_with(former.name()) && line.ends_with("draining"))
+        status.lines().any(|line| line.starts_with(former.name()) && line.ends_with("stopping"))
     });
     assert_eq!(asked(leader.spec(), &["kill", &run]), format!("{run} is being stopped"));
     let ended = former.await_event("run.finished", LONG);

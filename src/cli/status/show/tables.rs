@@ -2,11 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 
 use crate::cli::ask::span;
 use crate::cli::table::Table;
-use crate::status::{AlarmStatus, JobStatus, LastRun, LedgerPart, QueuedCandidate, RunStatus, Status, shown};
+use crate::status::{
+    AlarmStatus, JobStatus, LastRun, LedgerPart, NodeState, QueuedCandidate, RunStatus, Status, shown,
+};
 use cronkeeper_core::clock::stamp;
 use cronkeeper_core::election::Published;
 use cronkeeper_core::escape;
@@ -68,7 +70,7 @@ pub(super) fn members(status: &Status) -> Table {
 /// What distinguishes a member from most others.
 fn notes(published: &Published) -> String {
     let priority = (published.priority > 0).then(|| format!("priority {}", published.priority));
-    let draining = published.draining.then(|| "draining".to_owned());
+    let draining = published.draining.then(|| NodeState::Draining.in_words().to_owned());
     let invalid = published.jobs_invalid.then(|| "jobs file INVALID".to_owned());
     let drained = published.drained.then(|| "drained".to_owned());
     let never_leads = published.never_leads.then(|| "never leads".to_owned());
@@ -110,7 +112,7 @@ pub(in crate::cli) fn run_state(run: &RunStatus, status: &Status) -> String {
 
 /// `before`: another run of the job, which has begun.
 fn state_in_words(run: &RunStatus, before: Option<&RunId>, status: &Status) -> String {
-    let (now, awaited) = (status.at, status.awaited_node(run));
+    let awaited = status.awaited_node(run);
     let is_behind = run.state == RunState::Queued && before.is_some();
     if let Some(node) = awaited.filter(|_| !is_behind) {
         return format!("waits for {node}");
@@ -127,14 +129,28 @@ fn state_in_words(run: &RunStatus, before: Option<&RunId>, status: &Status) -> S
         (RunState::Running, _) if run.unconfirmed => "not begun yet, waits for the ledger".to_owned(),
         (RunState::Running, _) => "running".to_owned(),
         (RunState::Placed, _) => format!("placed on {}, waits for it to accept", run.node),
-        (RunState::Retrying, Some(at)) => format!("retrying in {}", span(now, at)),
+        (RunState::Retrying, Some(at)) => retry(at, run, status),
         (RunState::Retrying, None) => "retrying now".to_owned(),
-        (RunState::Unstarted, Some(at)) => format!("not started yet, retry in {}", span(now, at)),
+        (RunState::Unstarted, Some(at)) => format!("not started yet, {}", retry(at, run, status)),
         (RunState::Unstarted, None) => match &run.refused {
             Some(Refusal { node, reason, .. }) => format!("not started yet; {node} refused it: {}", reason.explained()),
             None => "not started yet".to_owned(),
         },
         (RunState::CutOff, _) => cut_off(run.keep_until),
+    }
+}
+
+/// How long a leader may need for what is due.
+const PROMPT: SignedDuration = SignedDuration::from_secs(2);
+
+/// When a run is tried again: `retrying in 4s`, and, where nobody is known to do it, for when that is planned.
+fn retry(at: Timestamp, run: &RunStatus, status: &Status) -> String {
+    let is_known = status.role.leader_node.is_some() && status.why_nobody_leads().is_none() && !status.is_old(run);
+    match status.at.duration_since(at) {
+        late if late > PROMPT => format!("retry overdue by {}", span(at, status.at)),
+        late if late >= SignedDuration::ZERO => "retrying now".to_owned(),
+        _ if is_known => format!("retrying in {}", span(status.at, at)),
+        _ => format!("retry planned for {}Z", stamp(at)),
     }
 }
 
@@ -144,7 +160,7 @@ fn ended(outcome: Outcome) -> String {
 
 fn cut_off(keep_until: Option<Timestamp>) -> String {
     match keep_until {
-        Some(until) => format!("CUT OFF, abandoned at {}Z", stamp(until)),
+        Some(until) => format!("CUT OFF, given up at {}Z unless its node is back", stamp(until)),
         None => "CUT OFF until its node is back, or `kill --force`".to_owned(),
     }
 }
@@ -198,11 +214,25 @@ pub(super) fn jobs(status: &Status) -> Table {
             None if status.knows(LedgerPart::Ends) => ("-".into(), "-".into(), "-".into()),
             None => ("not known".into(), String::new(), String::new()),
         };
+        let outcome = with_trouble(outcome, job);
         let (next, within) = next(job, status);
         let name = if is_failing { format!("! {}", job.name) } else { job.name.to_string() };
         table.marked_row(is_failing, [name, outcome, node, ended, next, within]);
     }
     table
+}
+
+/// How the job ended last, and what else is wrong with it.
+fn with_trouble(outcome: String, job: &JobStatus) -> String {
+    let cut_off = (!job.cut_off.is_empty()).then_some("a run is cut off");
+    let alarms = job.alarms.iter().map(|alarm| alarm.alarm.as_str());
+    let unplaceable = job.unplaceable.as_ref().map(|_| "no node can run it");
+    let trouble: Vec<&str> = cut_off.into_iter().chain(alarms).chain(unplaceable).collect();
+    match (trouble.is_empty(), outcome.as_str()) {
+        (true, _) => outcome,
+        (false, "-") => trouble.join(", "),
+        (false, _) => format!("{outcome}; {}", trouble.join(", ")),
+    }
 }
 
 /// How a run ended, with what explains it best: `failure, exit 3`, `failure, not-found`, `killed, operator`.

@@ -66,7 +66,8 @@ fn alarms_are_shown_with_their_run_and_since_when() {
         "ALARM  JOB             RUN                    SINCE (UTC)          FOR",
         "stale  nightly-backup  -                      2026-11-20 02:40:00  20m",
         "late   load            load.20261120T024000Z  2026-11-20 02:40:00  20m",
-        "! load            -        -       -            2026-11-20 03:01:00  1m",
+        "! nightly-backup  success; stale  host-b  48m 51s ago  2026-11-21 01:30:00",
+        "! load            late            -       -            2026-11-20 03:01:00",
     ];
     for line in expected {
         assert!(shown.lines().any(|shown| shown.trim_end() == line), "{shown}");
@@ -85,7 +86,7 @@ fn members_show_priority_draining_and_an_invalid_jobs_file() {
     status.members[1].published.jobs_invalid = true;
     assert_eq!(next(&status), None, "a node with an invalid jobs file is not handed leadership");
     let shown = text_of(&status);
-    for line in ["2d  draining", "2d  priority 10, jobs file INVALID"] {
+    for line in ["2d  stopping", "2d  priority 10, jobs file INVALID"] {
         assert!(shown.lines().any(|shown| shown.ends_with(line)), "{shown}");
     }
     status.members[0].published.priority = 10;
@@ -148,9 +149,9 @@ fn a_job_with_a_run_that_is_cut_off_is_marked() {
     status.put_runs(&runs);
     let shown = text_of(&status);
     let expected = [
-        "FAILING  1 of 3 jobs: the last run, or a share of it, did not succeed, or the job has a problem",
-        "load.20261120T025900Z  host-a  1        1m   CUT OFF, abandoned at 2026-11-20 03:00:59Z",
-        "! load          -        -       -            2026-11-20 03:01:00  1m",
+        "FAILING  1 of 3 jobs: load",
+        "load.20261120T025900Z  host-a  1        1m   CUT OFF, given up at 2026-11-20 03:00:59Z unless its node is back",
+        "! load          a run is cut off  -       -            2026-11-20 03:01:00",
     ];
     for line in expected {
         assert!(shown.lines().any(|shown| shown.trim_end() == line), "{shown}");
@@ -200,7 +201,40 @@ fn nobody_leads_where_no_node_is_alive_that_may_although_the_last_leader_is_know
     let mut status = sample::leader();
     status.members.iter_mut().for_each(|member| member.published.never_leads = true);
     let shown = text_of(&status);
-    assert!(shown.contains("LEADER   nobody\n") && shown.contains("NOBODY LEADS"), "{shown}");
+    assert!(shown.contains("LEADER   nobody, no node that may lead is alive\n"), "{shown}");
+    assert!(shown.contains("NOBODY LEADS"), "{shown}");
+}
+
+#[test]
+fn where_all_nodes_are_drained_it_is_known_that_nobody_leads() {
+    let mut status = sample::leader();
+    status.drained = ["host-a", "host-b"].into_iter().flat_map(sample::drained).collect();
+    status.role = Role::default();
+    assert!(text_of(&status).contains("LEADER   nobody, every node is drained\n"), "{}", text_of(&status));
+    status.unread = Some("no answer within 3 s".into());
+    assert!(text_of(&status).contains("LEADER   none known\n"), "one may have been undrained since");
+}
+
+#[test]
+fn a_retry_is_counted_down_only_while_somebody_leads_and_then_is_overdue() {
+    let mut status = sample::leader();
+    let state = |status: &Status, seconds: i64| {
+        let retry_at = Some(status.at + jiff::SignedDuration::from_secs(seconds));
+        tables::run_state(&RunStatus { state: RunState::Retrying, retry_at, ..status.runs[0].clone() }, status)
+    };
+    let said = [9, 0, -6].map(|seconds| state(&status, seconds));
+    assert_eq!(said, ["retrying in 9s", "retrying now", "retry overdue by 6s"]);
+    status.role = Role::default();
+    assert_eq!(state(&status, 9), "retry planned for 2026-11-20 03:00:09Z");
+}
+
+#[test]
+fn a_node_that_was_asked_to_stop_is_not_missing() {
+    let mut status = sample::leader();
+    status.missing.push(sample::missing("host-c"));
+    status.missing[0].stopped = true;
+    let shown = text_of(&status);
+    assert!(shown.contains("\nSTOPPED  host-c, 3m ago\n") && !shown.contains("MISSING"), "{shown}");
 }
 
 #[test]
