@@ -66,8 +66,8 @@ use tokio::sync::{mpsc, watch};
 
 use self::admission::{Admitted, NoMemory};
 use self::authorize::{Reason, Refusals};
-use self::nodes::Handover;
 pub use self::keep_known::keep_known;
+use self::nodes::Handover;
 pub use self::reads::LastReads;
 use self::slow_answers::SlowAnswers;
 use crate::archive::Archive;

@@ -17,6 +17,9 @@ use cronkeeper_core::term::{CandidateName, NodeName};
 
 /// Pause before a read: one change often leads to others, and a new leader needs the service more.
 const PAUSE: Duration = Duration::from_secs(5);
+/// A read that fails is made again after twice the pause before it, up to this many times the first: what is too much to
+/// be read in time must not be read all the time.
+const LONGEST: u32 = 64;
 
 /// What has changed in the cluster if this has. Absent while there is no connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,7 +54,7 @@ pub async fn keep_known(sources: Sources) {
 async fn keep_known_with(sources: Sources, pause: Duration) {
     let reads = Reads::new(sources.reader, sources.last_reads);
     let mut published = sources.status;
-    let mut read = None;
+    let (mut read, mut pauses) = (None, 1);
     loop {
         let seen = Seen::of(&published.borrow_and_update());
         if seen.is_none() || seen == read {
@@ -60,14 +63,16 @@ async fn keep_known_with(sources: Sources, pause: Duration) {
             }
             continue;
         }
-        sleep(pause).await;
+        sleep(pause * pauses).await;
         let (seen, state) = {
             let status = published.borrow_and_update();
             (Seen::of(&status), status.state)
         };
         // The leader knows the runs without reading.
-        if seen.is_some() && reads.refresh(state != NodeState::Leading).await {
-            read = seen;
+        if seen.is_none() || reads.refresh(state != NodeState::Leading).await {
+            (read, pauses) = (seen, 1);
+        } else {
+            pauses = LONGEST.min(pauses * 2);
         }
     }
 }
@@ -76,6 +81,7 @@ async fn keep_known_with(sources: Sources, pause: Duration) {
 mod tests {
     use std::sync::Arc;
     use std::sync::atomic::Ordering;
+    use std::time::Instant;
 
     use super::*;
     use crate::api::tests::daemon::{self, Behaviour, Daemon};
@@ -113,6 +119,19 @@ mod tests {
         daemon.status.send_replace(Arc::new(status.clone()));
         sleep(SHORT * 10).await;
         assert_eq!(reads(&daemon), 1, "nobody would answer");
+        keeping.abort();
+    }
+    #[tokio::test]
+    async fn what_cannot_be_read_is_read_again_after_ever_longer_pauses() {
+        let daemon = Daemon::start(Behaviour::Away).await;
+        let mut status = daemon::follower();
+        status.members_at = Some(status.at);
+        daemon.status.send_replace(Arc::new(status));
+        let began = Instant::now();
+        let keeping = tokio::spawn(keep_known_with(daemon.sources.clone(), SHORT));
+        // A failure is remembered for a second; even pauses would have led to the third read after two.
+        until("it is read for the third time", || reads(&daemon) == 3).await;
+        assert!(began.elapsed() >= SHORT * 127);
         keeping.abort();
     }
 }

@@ -252,7 +252,8 @@ impl ApiState {
         let paused = self.found(operator.pauses()).await?;
         let jobs: Vec<JobName> = paused.into_keys().filter(|job| selected.has(job)).collect();
         if jobs.is_empty() {
-            if !set.jobs.keys().any(|job| selected.has(job)) {
+            // Of all jobs none may be paused, but a name or pattern that no job has is a mistake.
+            if !selected.all && !set.jobs.keys().any(|job| selected.has(job)) {
                 return Err(none_matches(select, &set));
             }
             return Ok(ResumedMany { jobs, pending: Vec::new(), failed: BTreeMap::new() });

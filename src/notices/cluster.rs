@@ -146,8 +146,8 @@ mod tests {
         let (all, gone) = (nodes(&["a", "b"], &[]), nodes(&["a"], &["b"]));
         let mut see = |seconds, nodes: &Nodes| see(&mut news, seconds, nodes).join(" ");
         assert_eq!(see(0, &all), "leader_changed");
-        assert_eq!([see(1, &gone), see(300, &gone)], ["", ""]);
-        assert_eq!(see(301, &gone), "node_missing");
+        assert_eq!([see(1, &gone), see(299, &gone)], ["", ""]);
+        assert_eq!(see(300, &gone), "node_missing");
         assert_eq!([see(302, &gone), see(303, &all)], ["", "node_back"]);
         let gone_again = Nodes { missing: [(NodeName::new("b"), now(304).wall)].into(), ..nodes(&["a"], &[]) };
         assert_eq!([see(304, &gone_again), see(305, &all)], ["", ""], "a short absence is not said");

@@ -87,10 +87,9 @@ impl Status {
         if self.role.token.is_some() {
             return;
         }
-        match (self.role.leader_node.take(), &mut self.role.last_leader) {
-            (Some(node), last) => *last = Some(LastLeader { node, unknown_since: since }),
-            // The node has lost sight of the leader by itself, which counts more than when somebody first asked.
-            (None, _) => {}
+        // If the node has lost sight of the leader by itself, that counts more than when somebody first asked.
+        if let Some(node) = self.role.leader_node.take() {
+            self.role.last_leader = Some(LastLeader { node, unknown_since: since });
         }
     }
 
