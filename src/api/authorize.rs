@@ -276,14 +276,16 @@ impl Failures {
 }
 
 impl Refusals {
-    /// Logs a change that is not made, unless its caller was refused many, which are counted, or has just been told the
-    /// same of the same change. `code` is absent if there was no
-    /// answer: then, as after any other error, the change may be made.
+    /// Logs a change that is not made, unless its caller was refused many, which are counted, or the same change has just
+    /// failed. `code` is absent if there was no answer: then, as after any other error, the change may be made.
     fn note(&self, asked: &Asked, code: Option<StatusCode>, reason: &str) {
         let is_logged = match code {
             Some(StatusCode::FORBIDDEN) => self.of_role.count(asked.caller).is_logged,
-            Some(code) if code.is_client_error() => true,
-            _ => self.failed.lock().unwrap_or_else(PoisonError::into_inner).note(asked, system::uptime()),
+            Some(code) if code.is_server_error() => {
+                self.failed.lock().unwrap_or_else(PoisonError::into_inner).note(asked, system::uptime())
+            }
+            // A change without an answer may be made, each time.
+            _ => true,
         };
         if is_logged {
             asked.log(code, reason);

@@ -145,7 +145,7 @@ fn note(node: &NodeName, job: &Job, status: &Status, until: &str) -> Option<Stri
     }
     let member = status.members.iter().find(|member| member.node == *node);
     let state = match member {
-        Some(member) if member.published.draining => "is shutting down".to_owned(),
+        Some(member) if member.published.draining => "is stopping".to_owned(),
         Some(_) => return None,
         None => status
             .missing
@@ -220,7 +220,7 @@ mod tests {
         let away = format!("host-c has been away since 2026-11-20 02:57:00Z: {waits}");
         assert_eq!(noted("host-c", &status), Some(away));
         status.members[0].published.draining = true;
-        assert_eq!(noted("host-a", &status), Some(format!("host-a is shutting down: {waits}")));
+        assert_eq!(noted("host-a", &status), Some(format!("host-a is stopping: {waits}")));
     }
 
     #[test]

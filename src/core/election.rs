@@ -104,7 +104,7 @@ pub struct Published {
     /// Its jobs files are invalid now; `digest` is that of the last valid ones.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub jobs_invalid: bool,
-    /// It is shutting down and lets its runs finish.
+    /// It is stopping and lets its runs finish.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub draining: bool,
     /// An operator has drained it, and it is out of the queue, or about to be.

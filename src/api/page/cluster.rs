@@ -182,9 +182,9 @@ fn gone(missing: &MissingMember, status: &Status, clock: &Clock) -> Markup {
                 @if missing.stopped { " " (clock.distance(missing.gone_since)) }
                 @else { @match missing.last_seen.filter(|_| missing.is_vague()) {
                     Some(seen) => {
-                        ": its session ended between " (clock.short(seen)) " and " (clock.short(missing.gone_since))
+                        " its session ended between " (clock.short(seen)) " and " (clock.short(missing.gone_since))
                     }
-                    None => { ": its session ended " (clock.distance(missing.gone_since)) }
+                    None => { " its session ended " (clock.distance(missing.gone_since)) }
                 } }
             }
             @if status.drained.contains_key(&missing.node) { " " span.fact.odd { "drained" } }
@@ -372,7 +372,7 @@ mod tests {
         );
         assert!(
             text.contains("class=\"missing\"")
-                && text.contains(": its session ended <time")
+                && text.contains(" its session ended <time")
                 && text.contains("3 min ago"),
             "{text}"
         );

@@ -54,7 +54,7 @@ pub(super) fn section(records: &[HistoryEntry], clock: &Clock) -> Markup {
                 (picture(&shown, longest, clock))
                 p.ends aria-hidden="true" {
                     span { (shown.first().map(|run| clock.short(run.ended_at)).unwrap_or_default()) }
-                    span { "highest: " (words::took(Some(longest))) }
+                    span { "longest: " (words::took(Some(longest))) }
                     span { (shown.last().map(|run| clock.short(run.ended_at)).unwrap_or_default()) }
                 }
             }
@@ -103,8 +103,8 @@ mod tests {
         assert_eq!((percentile(&durations[..1], 95), percentile(&[], 50)), (Some(1_000), None));
         let clock = Clock::new(crate::status::sample::at("2026-11-20T03:00:00Z"), Zone::utc());
         let text = section(&records, &clock).into_string();
-        assert!(text.contains("10.0s") && text.contains("19.0s") && text.contains("of the last 20 runs"), "{text}");
-        assert!(text.contains("timeout, 1m30s") && text.contains("highest: 1m30s"), "{text}");
+        assert!(text.contains("10.0 s") && text.contains("19.0 s") && text.contains("of the last 20 runs"), "{text}");
+        assert!(text.contains("timeout, 1 min 30 s") && text.contains("longest: 1 min 30 s"), "{text}");
         assert_eq!(section(&[], &clock).into_string(), "");
     }
 }

@@ -266,7 +266,7 @@ fn row(entry: &HistoryEntry, is_of_job: bool, clock: &Clock) -> Markup {
                     @if let Some(detail) = start_detail(run) { ": " code { (detail) } }
                 }
                 td data-label="Ended" { (clock.both(run.ended_at)) }
-                td data-label="Took" { (words::took(run.duration_ms)) }
+                td data-label="Took" { (time_taken(run)) }
                 td data-label="Node" { (run.node) }
             }
         },
@@ -282,6 +282,15 @@ fn row(entry: &HistoryEntry, is_of_job: bool, clock: &Clock) -> Markup {
                 td data-label="Node" { (entry.about()) }
             }
         },
+    }
+}
+
+/// How long a run took, if it has started.
+pub(super) fn time_taken(run: &EndedRun) -> Markup {
+    html! {
+        @if run.reason.and_then(Reason::prevented_start).is_some() { "did not start" }
+        @else if run.duration_ms.is_none() { span.unknown { "not known" } }
+        @else { (words::took(run.duration_ms)) }
     }
 }
 

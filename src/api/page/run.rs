@@ -4,12 +4,13 @@ use std::collections::BTreeSet;
 
 use maud::{Markup, html};
 
+use super::history::time_taken;
 use super::output::NewestOutput;
 use super::times::Clock;
 use super::{output, words};
 use crate::status::{EndedRun, RunStatus, shown};
 use cronkeeper_core::job::Job;
-use cronkeeper_core::run::{Attempt, Reason, RunId, RunState};
+use cronkeeper_core::run::{Attempt, RunId, RunState};
 
 /// What is known of a run.
 #[derive(Debug)]
@@ -146,7 +147,6 @@ impl RunPage<'_> {
 
     fn ended(&self, run: &EndedRun) -> Markup {
         let clock = self.clock;
-        let prevented = run.reason.and_then(Reason::prevented_start);
         html! {
             dl.flow {
                 div.wide { dt { "Outcome" } dd role="status" {
@@ -155,11 +155,7 @@ impl RunPage<'_> {
                 } }
                 @if let Some(started) = run.started_at { (fact("Started", &clock.both(started))) }
                 (fact("Ended", &clock.both(run.ended_at)))
-                div { dt { "Took" } dd {
-                    @if prevented.is_some() { "it did not start" }
-                    @else if run.duration_ms.is_none() { span.unknown { "not known" } }
-                    @else { (words::took(run.duration_ms)) }
-                } }
+                (fact("Took", &time_taken(run)))
                 (fact("Node", &html! { (run.node) }))
                 @if let Some(by) = run.triggered_by.as_deref().and_then(shown) {
                     (fact("Triggered by", &html! { (by) }))
@@ -218,7 +214,7 @@ mod tests {
     use crate::api::page::times::Zone;
     use crate::status::{HistoryEntry, sample};
     use crate::test_records::{record, success};
-    use cronkeeper_core::run::{HistoryRecord, Outcome};
+    use cronkeeper_core::run::{HistoryRecord, Outcome, Reason};
 
     fn page(known: Known<'_>, defined: Option<&Job>) -> (String, String) {
         let run = sample::leader().runs[0].run.clone();
@@ -244,7 +240,7 @@ mod tests {
         let HistoryEntry::Run(ended) = HistoryRecord::Run(end).into() else { unreachable!("it is a run") };
         let (title, page) = page(Known::Ended(&ended), None);
         assert_eq!(title, "load failure");
-        assert!(page.contains("its program cannot be executed") && page.contains("it did not start"), "{page}");
+        assert!(page.contains("its program cannot be executed") && page.contains("did not start"), "{page}");
         assert!(page.contains("<code>/etc/passwd: Permission denied</code>") && !page.contains("unknown"), "{page}");
     }
 

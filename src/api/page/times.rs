@@ -151,7 +151,7 @@ fn due(at: Timestamp, now: Timestamp) -> String {
 }
 
 /// `4 s`, `12 min`, `3 h 20 min`, `14 h`, `3 days`.
-fn amount(seconds: i64) -> String {
+pub(super) fn amount(seconds: i64) -> String {
     match seconds.max(0) {
         seconds @ 0..60 => format!("{seconds} s"),
         seconds @ 60..3_600 => format!("{} min", seconds / 60),

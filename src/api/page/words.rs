@@ -3,18 +3,21 @@
 
 use maud::{Markup, html};
 
+use super::times::amount;
 use crate::output::grouped;
 use crate::status::{LastRun, ending_details};
-use cronkeeper_core::duration;
 use cronkeeper_core::run::{Outcome, Reason, RunState};
 
-/// Formats a measured duration: `950ms`, `2.3s`, `1m 5s`.
+/// Formats a measured duration: `950 ms`, `2.3 s`, `1 min 5 s`, `3 h 20 min`.
 pub(super) fn took(ms: Option<u64>) -> String {
     match ms {
         None => "not known".to_owned(),
-        Some(ms @ 0..1_000) => format!("{ms}ms"),
-        Some(ms @ 1_000..60_000) => format!("{}.{}s", ms / 1_000, ms % 1_000 / 100),
-        Some(ms) => duration::format(std::time::Duration::from_secs(ms / 1_000)),
+        Some(ms @ 0..1_000) => format!("{ms} ms"),
+        Some(ms @ 1_000..60_000) => format!("{}.{} s", ms / 1_000, ms % 1_000 / 100),
+        Some(ms @ 60_000..3_600_000) if ms % 60_000 >= 1_000 => {
+            format!("{} min {} s", ms / 60_000, ms % 60_000 / 1_000)
+        }
+        Some(ms) => amount((ms / 1_000).cast_signed()),
     }
 }
 
@@ -83,7 +86,10 @@ mod tests {
 
     #[test]
     fn durations_and_numbers_read_naturally() {
-        assert_eq!([Some(950), Some(2_340), Some(65_000), None].map(took), ["950ms", "2.3s", "1m5s", "not known"]);
+        assert_eq!(
+            [Some(950), Some(2_340), Some(65_000), Some(12_000_000), None].map(took),
+            ["950 ms", "2.3 s", "1 min 5 s", "3 h 20 min", "not known"]
+        );
         assert_eq!([0, 999, 1_000, 1_234_567].map(number), ["0", "999", "1,000", "1,234,567"]);
         assert_eq!([counted(1, "job"), counted(1_000, "job")], ["1 job", "1,000 jobs"]);
     }

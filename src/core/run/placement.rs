@@ -85,7 +85,7 @@ pub enum RefusalReason {
     Labels,
     /// An operator has drained it.
     Drained,
-    /// It is shutting down.
+    /// It is stopping.
     Ending,
     /// Its clock is far off.
     Clock,
@@ -117,7 +117,7 @@ impl RefusalReason {
             Self::Definition => "its files define the job differently from the leader's",
             Self::Labels => "its labels do not fit the job",
             Self::Drained => "it is drained",
-            Self::Ending => "it is shutting down",
+            Self::Ending => "it is stopping",
             Self::Clock => "its clock is too far from the service's",
             Self::Locked => "another client holds a lock of the job",
             Self::Late => "it is too late to start it",

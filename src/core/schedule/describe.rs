@@ -6,10 +6,16 @@ use super::field::{Field, Values};
 use super::parse::{Fields, Meaning};
 use super::zone::timestamp;
 
+const EVERY_DAY: &str = "every day";
+
 /// Describes one expression in local time.
 pub(super) fn meaning(meaning: &Meaning) -> String {
     match meaning {
-        Meaning::Fields(fields) => format!("{} {}", times(fields), days(fields)),
+        Meaning::Fields(fields) => match days(fields) {
+            // What happens in every hour happens every day.
+            days if days == EVERY_DAY && fields.of(Field::Hour).full => times(fields),
+            days => format!("{} {days}", times(fields)),
+        },
         Meaning::Every(seconds) => format!("every {}, counted from 1970-01-01T00:00:00Z", duration(*seconds)),
         Meaning::At(second) => format!("once, at {}", timestamp(*second)),
     }
@@ -52,7 +58,11 @@ fn times(fields: &Fields) -> String {
             Some((first, step)) => format!("every {step} hours from {first:02}:{minute:02}{seconds}"),
             None => format!("at minute {minute}{seconds}{}", in_hours()),
         },
-        None if at_second == 0 => format!("{}{}", regularly("minute", minute), in_hours()),
+        None if at_second == 0 => {
+            let minutes = regularly("minute", minute);
+            let is_list = minutes.starts_with("at ");
+            minutes + &if is_list && hour.full { " of every hour".to_owned() } else { in_hours() }
+        }
         None => {
             format!("at second {at_second} of {}{}", regularly("minute", minute).trim_start_matches("at "), in_hours())
         }
@@ -91,8 +101,8 @@ pub(super) fn days(fields: &Fields) -> String {
     let weekdays = with_rules(weekdays, || named(Field::DayOfWeek, weekdays)) + of_the_month;
     let days = match (of(Field::DayOfMonth).full, of(Field::DayOfWeek).full) {
         // If either may match and one always does, the other has no effect.
-        (true, true) => "every day".to_owned(),
-        (true, false) | (false, true) if fields.either_day() => "every day".to_owned(),
+        (true, true) => EVERY_DAY.to_owned(),
+        (true, false) | (false, true) if fields.either_day() => EVERY_DAY.to_owned(),
         (true, false) => format!("on {weekdays}"),
         (false, true) => dates,
         (false, false) if fields.either_day() => format!("{dates} or on {weekdays}"),
@@ -176,20 +186,20 @@ mod tests {
             ("30 2 * * *", "at 02:30 every day"),
             ("@daily", "at 00:00 every day"),
             ("0 9,17 * * mon-fri", "at 09:00 and 17:00 on Monday to Friday"),
-            ("* * * * *", "every minute every day"),
-            ("*/15 * * * *", "every 15 minutes every day"),
+            ("* * * * *", "every minute"),
+            ("*/15 * * * *", "every 15 minutes"),
             ("*/15 8-17 * * 1-5", "every 15 minutes of hours 8 to 17 on Monday to Friday"),
-            ("5 * * * *", "at minute 5 of every hour every day"),
+            ("5 * * * *", "at minute 5 of every hour"),
             ("15 2 1 * *", "at 02:15 on day 1 of the month"),
             ("0 0 1,15 * 0", "at 00:00 on days 1 and 15 of the month or on Sunday"),
             ("0 0 */10 2 0", "at 00:00 on days 1, 11, 21 and 31 of the month if it is Sunday in February"),
             ("10 0 0 1 jan * 2027", "at 00:00:10 on day 1 of the month in January in year 2027"),
-            ("*/10 * * * * *", "every 10 seconds every day"),
+            ("*/10 * * * * *", "every 10 seconds"),
             ("0 */2 * * *", "every 2 hours from 00:00 every day"),
             ("5 1-23/2 * * sat", "every 2 hours from 01:05 on Saturday"),
             ("0 8-20/2 * * *", "at minute 0 of hours 8, 10, 12, 14, 16, 18 and 20 every day"),
             ("0 */6 * * *", "at 00:00, 06:00, 12:00 and 18:00 every day"),
-            ("*/7 * * * *", "at minutes 0, 7, 14, 21, 28, 35, 42, 49 and 56 every day"),
+            ("*/7 * * * *", "at minutes 0, 7, 14, 21, 28, 35, 42, 49 and 56 of every hour"),
             ("0 22-2 * * fri-mon", "at 00:00, 01:00, 02:00, 22:00 and 23:00 on Sunday, Monday, Friday and Saturday"),
             ("15,45 30 9 * * *", "at seconds 15 and 45 of minute 30 of hour 9 every day"),
             ("30 */10 9 * * *", "at second 30 of every 10 minutes of hour 9 every day"),

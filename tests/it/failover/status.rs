@@ -162,7 +162,7 @@ fn without_a_quorum_every_node_says_that_it_does_not_know_who_leads() {
             role["leader_node"] == Value::Null && role["last_leader"]["node"] == a.name()
         });
         // What was read a moment before is not old yet.
-        let unread = format!("({} until then)\nLEDGER   NOT READ, showing what", a.name());
+        let unread = format!("({} until then)\nLEDGER   NOT READ, showing ", a.name());
         until("the ledger is not read", || asked(node.spec(), &["status"]).contains(&unread));
         let text = asked(node.spec(), &["status"]);
         assert!(text.starts_with("LEADER   unknown since 2"), "{text}");

@@ -75,7 +75,7 @@ struct LivingMember {
     session: SessionId,
     digest: Digest,
     is_drained: bool,
-    /// It is shutting down.
+    /// It is stopping.
     is_ending: bool,
 }
 
@@ -94,7 +94,7 @@ pub(super) enum Share {
     Now(Owner),
     /// It has enough to start for now.
     Full,
-    /// It is away, shutting down, or refuses the job as it is.
+    /// It is away, stopping, or refuses the job as it is.
     Away,
     /// An operator has drained it.
     Drained,
@@ -108,7 +108,7 @@ pub(super) enum Share {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Presence {
     Open,
-    /// It is drained or shutting down, and refuses everything.
+    /// It is drained or stopping, and refuses everything.
     Closed,
     Gone,
 }
@@ -490,7 +490,7 @@ impl KnownPlace {
         match (&self.member, self.refusal_of(job)) {
             (None, _) => "is away",
             (Some(member), _) if member.is_drained => "is drained",
-            (Some(member), _) if member.is_ending => "is shutting down",
+            (Some(member), _) if member.is_ending => "is stopping",
             (Some(_), _) if self.weight == 0 && job.run_on != RunOn::Every => "has weight 0",
             (Some(_), Some(RefusalReason::NotDefined)) => "does not define it",
             (Some(_), Some(RefusalReason::Definition)) => "defines it otherwise",
