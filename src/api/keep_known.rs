@@ -9,13 +9,14 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use tokio::time::sleep;
+use uuid::Uuid;
 
 use super::Sources;
 use super::reads::Reads;
 use crate::status::{NodeState, Status};
 use cronkeeper_core::term::{CandidateName, NodeName};
 
-/// Pause before a read: one change often leads to others, and a new leader needs the service more.
+/// Least pause before a read: one change often leads to others, and a new leader needs the service more.
 const PAUSE: Duration = Duration::from_secs(5);
 /// A read that fails is made again after twice the pause before it, up to this many times the first: what is too much to
 /// be read in time must not be read all the time.
@@ -63,7 +64,7 @@ async fn keep_known_with(sources: Sources, pause: Duration) {
             }
             continue;
         }
-        sleep(pause * pauses).await;
+        sleep(pause * pauses + spread(pause)).await;
         let (seen, state) = {
             let status = published.borrow_and_update();
             (Seen::of(&status), status.state)
@@ -75,6 +76,11 @@ async fn keep_known_with(sources: Sources, pause: Duration) {
             pauses = LONGEST.min(pauses * 2);
         }
     }
+}
+
+/// A random part of the pause: all nodes learn of a change at once, and must not all read at once.
+fn spread(pause: Duration) -> Duration {
+    pause * u32::from(Uuid::new_v4().as_bytes()[0]) / 256
 }
 
 #[cfg(test)]

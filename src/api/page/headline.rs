@@ -2,14 +2,17 @@
 //!
 //! It claims nothing that this node does not know. What it knew before is said in the past tense.
 
+use jiff::SignedDuration;
 use maud::{Markup, html};
 
 use super::times::Clock;
 use super::words::{counted, number};
-use crate::status::{Activity, JobStatus, LastLeader, LedgerPart, NodeState, Status};
+use crate::status::{Activity, JobStatus, LastLeader, LedgerPart, NodeState, RunStatus, Status};
 
 /// Most missing or drained nodes that are named.
 const MOST_NAMED: usize = 3;
+/// How long the record of an end may take.
+const MOMENT: SignedDuration = SignedDuration::from_secs(5);
 
 /// How a part of the line is coloured. Its words say the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,7 +102,7 @@ impl Headline {
         let count = |activity| status.runs.iter().filter(|run| status.activity(run) == activity).count();
         let [running, ran] = [Activity::Running, Activity::WasRunning].map(|activity| count(Some(activity)));
         let waiting = count(Some(Activity::Waiting)) + count(Some(Activity::WasWaiting));
-        let (cut_off, unrecorded) = (count(None), count(Some(Activity::Unrecorded)));
+        let (cut_off, unrecorded) = (count(None), unrecorded(status));
         match (is_known, is_old, running) {
             (false, _, 0) => self.add(Tone::Unknown, "not known what runs"),
             (false, ..) => self.add(Tone::Unknown, format!("{} running here, elsewhere not known", number(running))),
@@ -222,6 +225,16 @@ impl Tone {
     }
 }
 
+/// How many runs have ended a while ago and are not recorded: each is for a moment.
+fn unrecorded(status: &Status) -> usize {
+    let has_just_ended = |run: &RunStatus| {
+        let mut lasts = status.jobs.iter().filter_map(|job| job.last.as_ref());
+        lasts.any(|last| last.run == run.run && status.at.duration_since(last.at) < MOMENT)
+    };
+    let ended = status.runs.iter().filter(|run| status.activity(run) == Some(Activity::Unrecorded));
+    ended.filter(|run| !has_just_ended(run)).count()
+}
+
 /// True if this node leads and has lost its connection. Of another leader it does not know that.
 pub(super) fn is_idle_leader(status: &Status) -> bool {
     status.is_disconnected() && status.role.leader_node.as_ref() == Some(&status.node)
@@ -236,7 +249,7 @@ fn has_failed(job: &JobStatus) -> bool {
 mod tests {
     use super::*;
     use crate::api::page::times::Zone;
-    use crate::status::{RunStatus, sample};
+    use crate::status::sample;
     use cronkeeper_core::run::{Outcome, RunState};
     use cronkeeper_core::term::NodeName;
 
@@ -310,6 +323,10 @@ mod tests {
         status.runs.push(other(RunState::Running, Some(Outcome::Interrupted)));
         let counts = "1 running · 1 waiting · 1 ended, not recorded yet · host-a leads";
         assert!(line(&status).ends_with(counts), "{}", line(&status));
+        let mut just_ended = status.clone();
+        let last = just_ended.jobs[0].last.as_mut().expect("it has run");
+        (last.run, last.at) = (run.run.clone(), status.at);
+        assert!(line(&just_ended).ends_with("1 running · 1 waiting · host-a leads"), "{}", line(&just_ended));
         (status.state, status.unread) = (NodeState::Following, Some("away".into()));
         status.runs.push(RunStatus { node: NodeName::new("host-z"), ..run });
         let old = "1 running here, 1 elsewhere when last known · 1 waiting · 1 ended, not recorded yet";
