@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 pub use self::history::{EndedRun, HistoryEntry, Skipped, ending_details};
 pub(crate) use self::in_order::InOrder;
 pub use self::jobs::{Activity, AlarmStatus, JobStatus, LastRun, RecordedEnds, RunStatus, SharesStatus};
-pub use self::nodes::{NodeStatus, NodesDocument, PlaceState, away_since};
+pub use self::nodes::{NodeStatus, NodesDocument, PlaceState, away_in_words};
 pub use self::outline::WITHHELD;
 
 use crate::warden::cgroup::hierarchy::Cgroups;

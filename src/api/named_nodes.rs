@@ -9,7 +9,7 @@ use jiff::Timestamp;
 
 use super::nodes::no_such_node;
 use super::{ApiState, RefusedRequest};
-use crate::status::{Status, away_since, drain_in_words};
+use crate::status::{Status, away_in_words, drain_in_words};
 use cronkeeper_core::clock::stamp;
 use cronkeeper_core::election::{Place, Queue};
 use cronkeeper_core::engine::{too_old_from, unplaceable};
@@ -147,11 +147,13 @@ fn note(node: &NodeName, job: &Job, status: &Status, until: &str) -> Option<Stri
     let state = match member {
         Some(member) if member.published.draining => "is stopping".to_owned(),
         Some(_) => return None,
-        None => status
-            .missing
-            .iter()
-            .find(|missing| missing.node == *node)
-            .map_or_else(|| "is away".to_owned(), |missing| format!("has been {}", away_since(missing.gone_since))),
+        None => match status.missing.iter().find(|missing| missing.node == *node) {
+            Some(missing) if missing.is_vague() => {
+                format!("is {}", away_in_words(missing.gone_since, missing.last_seen))
+            }
+            Some(missing) => format!("has been {}", away_in_words(missing.gone_since, None)),
+            None => "is away".to_owned(),
+        },
     };
     Some(format!("{node} {state}: {part} waits for it {until}, and is skipped then"))
 }

@@ -108,7 +108,11 @@ impl Args {
             let why = reason(&why);
             format!("cronkeeper: the ledger cannot be read{why}; showing {run}, but the job may have run since\n")
         });
-        let first: String = waiting.into_iter().chain(unread).collect();
+        let share = run.node().map(|node| {
+            let all = run.clone().on(None);
+            format!("cronkeeper: showing the share of {node}; `cronkeeper logs {all}` has those of all nodes\n")
+        });
+        let first: String = waiting.into_iter().chain(unread).chain(share).collect();
         let shown = self.show_after(&first, client, run, io)?;
         Ok(if is_read { shown } else { Exit::Failed })
     }

@@ -14,7 +14,7 @@ use super::jobs::{JobsFile, find};
 use super::{DEFAULT_JOBS, Error, Io, json};
 use crate::api::client::{AskError, Client};
 use crate::api::next::{Coming, ComingOccurrence, LeftOut, LeftOutInstant, NoOccurrence, all_left_out, steps};
-use crate::status::{NodeStatus, NodesDocument, PlaceState, away_since};
+use crate::status::{NodeStatus, NodesDocument, PlaceState, away_in_words};
 use cronkeeper_core::escape;
 use cronkeeper_core::job::{Job, JobName, Requirement, RunOn, RunWhere};
 use cronkeeper_core::schedule::{Dst, Schedule};
@@ -316,7 +316,7 @@ fn has_no_weight(node: &NodeStatus, run_on: RunOn) -> bool {
 /// runs them all the same.
 fn with_notes(node: &NodeStatus, run_on: RunOn) -> String {
     let weight = has_no_weight(node, run_on).then(|| "weight 0: only jobs with `run_on: every` run there".to_owned());
-    let state = NodeStatus { same_jobs: None, never_leads: false, ..node.clone() }.notes(away_since);
+    let state = NodeStatus { same_jobs: None, never_leads: false, ..node.clone() }.notes(away_in_words);
     let notes = weight.into_iter().chain(Some(state).filter(|state| !state.is_empty()));
     match notes.collect::<Vec<_>>().join(", ") {
         notes if notes.is_empty() => node.node.to_string(),

@@ -55,7 +55,7 @@ pub(super) fn table(status: &Status) -> Table {
     let mut table = Table::new(&["NODES", "LABELS", "WEIGHT", "RUNS", "PLACED", "NOTES"]);
     for node in status.nodes() {
         let gone = status.missing.iter().find(|missing| missing.node == node.node);
-        let away = |_| match gone {
+        let away = |_, _| match gone {
             Some(gone) => format!("away: {}", session_ended(gone, status)),
             None => "away".to_owned(),
         };

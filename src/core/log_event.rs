@@ -125,7 +125,7 @@ events! {
     JOBS_DRIFT_ENDED "jobs.drift_ended" INFO [other] "{other} has the same jobs file again";
     ZONES_DRIFT_ENDED "zones.drift_ended" INFO [other] "{other} has the same time zone data again";
     MEMBER_GONE "member.gone" WARN | INFO [other, reason, last_seen] "{other} {message}";
-    MEMBER_BACK "member.back" INFO [other, gone_since] "{other} is back; it had been gone since {@gone_since}";
+    MEMBER_BACK "member.back" INFO [other, gone_since] "{other} is back; its absence was noticed at {@gone_since}";
     NODE_SUSPECT "node.suspect" WARN [other]
         "{other} did not accept a run in time; other nodes get runs first";
     NODE_FORGOTTEN "node.forgotten" INFO [other] "{other} was gone for too long and is forgotten: jobs on every node no longer include it";

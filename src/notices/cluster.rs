@@ -70,6 +70,11 @@ impl ClusterNews {
         }
     }
 
+    /// The term began while nobody wanted to know: a channel that is added later is not about that.
+    pub fn began_unheard(&mut self) {
+        self.has_begun = true;
+    }
+
     /// The first that is not said yet.
     pub fn next(&self) -> Option<&Notice> {
         self.unsaid.front()
@@ -166,6 +171,16 @@ mod tests {
         assert_eq!(see(&mut news, 701, &all), ["node_back"]);
         let mut news = ClusterNews::of_term(FencingToken(10), Duration::from_secs(15));
         assert_eq!(see(&mut news, 15, &gone), ["leader_changed", "node_missing"]);
+    }
+
+    #[test]
+    fn a_channel_that_is_added_hears_of_the_next_term_and_not_of_the_beginning_of_this_one() {
+        let mut news = ClusterNews::of_term(FencingToken(7), MISSING_AFTER);
+        news.began_unheard();
+        let all = nodes(&["a", "b"], &[]);
+        assert_eq!(see(&mut news, 0, &all), [""; 0]);
+        news.go_on(FencingToken(8));
+        assert_eq!(see(&mut news, 1, &all), ["leader_changed"]);
     }
 
     #[test]

@@ -69,7 +69,9 @@ pub(super) async fn encrypted(
 }
 
 pub(super) async fn connected(host: &str, port: u16) -> Result<TcpStream, Failed> {
-    TcpStream::connect((host, port)).await.map_err(|error| Failed::refused(format!("cannot connect: {error}")))
+    TcpStream::connect((host, port))
+        .await
+        .map_err(|error| Failed::refused(format!("cannot connect to {host}:{port}: {error}")))
 }
 
 /// A request as it is sent.

@@ -115,10 +115,14 @@ impl Sender {
         let (mut status, mut jobs) = (self.status.clone(), self.jobs.clone());
         let mut news: Option<ClusterNews> = None;
         loop {
-            if let Some(token) = self.leads() {
+            if let Some(token) = self.term() {
                 let news = news.get_or_insert_with(|| ClusterNews::of_term(token, self.missing_after));
                 news.go_on(token);
-                self.lead(token, news).await;
+                if self.has_channels() {
+                    self.lead(token, news).await;
+                } else {
+                    news.began_unheard();
+                }
             }
             let changed = async {
                 tokio::select! { it = status.changed() => it, it = jobs.changed() => it }
@@ -133,9 +137,17 @@ impl Sender {
 
     /// The term in which this node sends: it leads, and there are channels.
     fn leads(&self) -> Option<FencingToken> {
+        self.term().filter(|_| self.has_channels())
+    }
+
+    /// The term in which this node leads.
+    fn term(&self) -> Option<FencingToken> {
         let status = self.status.borrow();
-        let has_channels = !self.jobs.borrow().channels.is_empty();
-        status.role.token.filter(|_| status.state == NodeState::Leading && has_channels)
+        status.role.token.filter(|_| status.state == NodeState::Leading)
+    }
+
+    fn has_channels(&self) -> bool {
+        !self.jobs.borrow().channels.is_empty()
     }
 
     async fn lead(&self, token: FencingToken, news: &mut ClusterNews) {

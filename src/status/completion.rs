@@ -11,7 +11,7 @@ use super::{
 use cronkeeper_core::clock::{Now, Uptime};
 use cronkeeper_core::election::{Member, Queue};
 use cronkeeper_core::engine::MarkAhead;
-use cronkeeper_core::job::{JobName, JobSet, Requirement, RunWhere};
+use cronkeeper_core::job::{JobName, JobSet, Requirement, RunOn, RunWhere};
 use cronkeeper_core::ledger::LastShares;
 use cronkeeper_core::run::{Link, Pause, RunId, RunState, millis};
 use cronkeeper_core::term::NodeName;
@@ -207,6 +207,8 @@ impl Status {
                 Some(own) => LastShares::after(known, &own.clone().into(), now),
                 None => known.cloned(),
             }
+            // Another job has shares only where somebody named the nodes: its last end says all unless one has failed.
+            .filter(|shares| job.run_on.as_deref() == Some(RunOn::Every.as_str()) || !shares.failed.is_empty())
             .map(|shares| {
                 let mut shares = SharesStatus::from(shares);
                 // What has been read of the places may be nothing yet.
@@ -423,7 +425,7 @@ mod tests {
         let shares = [(whole.job().clone(), shares.unwrap())].into();
         let mut read = RecordedEnds { shares, ..recorded(&ends[2], Uptime::ZERO) };
         status.places = sample::places();
-        status.jobs[0].last = None;
+        (status.jobs[0].last, status.jobs[0].run_on) = (None, Some("every".into()));
         let waits = RunStatus { run: whole.clone().on(Some(NodeName::new("host-a"))), ..status.runs[0].clone() };
         status.runs.push(waits);
         status.put_lasts(&read, false);
@@ -463,7 +465,10 @@ mod tests {
         read.shares.get_mut(whole.job()).unwrap().failed.clear();
         status.jobs[0].last = None;
         status.put_lasts(&read, false);
-        assert!(!status.jobs[0].is_failing());
+        assert!(!status.jobs[0].is_failing() && status.jobs[0].shares.is_some());
+        status.jobs[0].run_on = None;
+        status.put_lasts(&read, false);
+        assert_eq!(status.jobs[0].shares, None, "somebody named the nodes of a run");
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::{MissingMember, NodeState, RunStatus, Status, shown};
+use super::{NodeState, RunStatus, Status, shown};
 use cronkeeper_core::clock::stamp;
 use cronkeeper_core::election::{Member, Place};
 use cronkeeper_core::job::Labels;
@@ -40,6 +40,9 @@ pub struct NodeStatus {
     pub same_jobs: Option<bool>,
     /// When it was noticed to be gone; absent if it is alive, or the node that answers has not seen it.
     pub away_since: Option<Timestamp>,
+    /// When it was last seen alive, if it may have gone well before that was noticed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_seen: Option<Timestamp>,
 }
 
 /// What a node is as a place to run jobs.
@@ -138,7 +141,7 @@ impl Status {
                 let leader = self.role.leader_node.as_ref().and_then(|leader| self.member(leader));
                 // What it has does not keep it from more.
                 let status = self.node_status(node, self.places.get(node)?, leader, Load::default());
-                let notes = status.notes(away_since);
+                let notes = status.notes(away_in_words);
                 (!notes.is_empty()).then(|| format!("{node}: {notes}"))
             }
             None => {
@@ -153,7 +156,7 @@ impl Status {
         let Place { v: _, labels, weight } = place;
         let Load { running, placed } = load;
         let member = self.member(node);
-        let gone = |missing: &MissingMember| (missing.node == *node).then_some(missing.gone_since);
+        let gone = self.missing.iter().find(|missing| missing.node == *node).filter(|_| member.is_none());
         NodeStatus {
             node: node.clone(),
             labels: labels.clone(),
@@ -166,7 +169,8 @@ impl Status {
             draining: member.is_some_and(|member| member.published.draining),
             suspect: member.is_some() && self.suspects.contains(node),
             same_jobs: leader.zip(member).map(|(leader, member)| leader.published.digest == member.published.digest),
-            away_since: self.missing.iter().find_map(gone).filter(|_| member.is_none()),
+            away_since: gone.map(|gone| gone.gone_since),
+            last_seen: gone.filter(|gone| gone.is_vague()).and_then(|gone| gone.last_seen),
         }
     }
 
@@ -175,16 +179,20 @@ impl Status {
     }
 }
 
-/// `away since 2026-11-20 02:57:00Z`.
-pub fn away_since(at: Timestamp) -> String {
-    format!("away since {}Z", stamp(at))
+/// `away since 2026-11-20 02:57:00Z`; or `away, last seen at …` if it may have gone well before that was noticed.
+pub fn away_in_words(since: Timestamp, last_seen: Option<Timestamp>) -> String {
+    match last_seen {
+        Some(seen) => format!("away, last seen at {}Z", stamp(seen)),
+        None => format!("away since {}Z", stamp(since)),
+    }
 }
 
 impl NodeStatus {
     /// What keeps it from being given runs, or distinguishes it otherwise; empty if nothing does. `away` says since when it
-    /// is gone.
-    pub fn notes(&self, away: impl FnOnce(Timestamp) -> String) -> String {
-        let gone = (!self.alive).then(|| self.away_since.map_or("away".to_owned(), away));
+    /// is gone, or when it was last seen.
+    pub fn notes(&self, away: impl FnOnce(Timestamp, Option<Timestamp>) -> String) -> String {
+        let gone = |since| away(since, self.last_seen);
+        let gone = (!self.alive).then(|| self.away_since.map_or("away".to_owned(), gone));
         let drained = self.drained.then(|| "drained".to_owned());
         let never_leads = self.never_leads.then(|| "never leads".to_owned());
         let draining = self.draining.then(|| NodeState::Draining.in_words().to_owned());
@@ -230,6 +238,10 @@ mod tests {
             RunStatus { run, state, ..status.runs[0].clone() }
         };
         let away = Some("host-c: away since 2026-11-20 02:57:00Z".to_owned());
+        let mut vague = status.clone();
+        vague.missing[0].last_seen = Some(sample::at("2026-11-20T02:56:40Z"));
+        let last_seen = "host-c: away, last seen at 2026-11-20 02:56:40Z";
+        assert_eq!(vague.awaited_node(&share("host-c", RunState::Queued)).as_deref(), Some(last_seen));
         assert_eq!(status.awaited_node(&share("host-c", RunState::Queued)), away);
         assert_eq!(status.awaited_node(&share("host-c", RunState::Unstarted)), away);
         assert_eq!(status.awaited_node(&share("host-c", RunState::Running)), None);
@@ -267,13 +279,13 @@ mod tests {
             nodes.iter().map(facts).collect::<Vec<_>>(),
             [(1, 0, true, false, Some(true)), (0, 1, true, true, Some(false)), (0, 0, false, false, None),]
         );
-        let notes: Vec<_> = nodes.iter().map(|node| node.notes(|at| format!("away since {at}"))).collect();
+        let notes: Vec<_> = nodes.iter().map(|node| node.notes(away_in_words)).collect();
         assert_eq!(notes, ["does not accept in time", "drained, different jobs file", "away"]);
         let long_name = NodeStatus { node: NodeName::new("n".repeat(65)), suspect: false, ..nodes[0].clone() };
         let note = "no jobs with `run_on: every`: its name has more than 64 characters";
-        assert_eq!(long_name.notes(|at| at.to_string()), note);
+        assert_eq!(long_name.notes(|at, _| at.to_string()), note);
         let short_name = NodeStatus { node: NodeName::new("n".repeat(64)), ..long_name };
-        assert_eq!(short_name.notes(|at| at.to_string()), "");
+        assert_eq!(short_name.notes(|at, _| at.to_string()), "");
         let states: Vec<&str> = nodes.iter().map(|node| node.state().as_str()).collect();
         assert_eq!(states, ["suspect", "drained", "away"]);
         assert_eq!(nodes[0].labels_in_words(), "gpu,zone=eu");

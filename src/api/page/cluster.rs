@@ -211,7 +211,10 @@ fn places(status: &Status, clock: &Clock) -> Markup {
                                 td data-label="Weight" { (node.weight) }
                                 td data-label="Runs" { (node.running) }
                                 td data-label="Placed" { (node.placed) }
-                                td data-label="Notes" { (node.notes(|at| format!("away since {}", clock.short(at)))) }
+                                td data-label="Notes" { (node.notes(|since, last_seen| match last_seen {
+                                    Some(seen) => format!("away, last seen at {}", clock.short(seen)),
+                                    None => format!("away since {}", clock.short(since)),
+                                })) }
                             }
                         }
                     }

@@ -189,7 +189,9 @@ fn failing(status: &Status, counted_jobs: usize) -> Option<String> {
     let named = failing.get(..MOST_NAMED).unwrap_or(&failing).join(", ");
     let more = count.saturating_sub(MOST_NAMED);
     let named = if more > 0 { format!("{named} and {more} more") } else { named };
+    let is_old = status.parts_read_at.contains_key(&LedgerPart::Ends);
     (count > 0).then(|| match status.knows(LedgerPart::Ends) {
+        true if is_old => format!("{count} of {all} when last known: {named}"),
         true => format!("{count} of {all}: {named}"),
         false => format!("at least {count} of {all}: {named}; how all of them ended is not known"),
     })

@@ -46,10 +46,12 @@ fn describe_problem(how: HookOutcome, problem: Option<&StartProblem>) -> Option<
         HookOutcome::Exited(Exit::Code(0)) => None,
         HookOutcome::Exited(Exit::Code(code)) => Some(format!("exit code {code}")),
         HookOutcome::Exited(Exit::Signal { signal, .. }) => Some(format!("signal {signal}")),
-        HookOutcome::NotStarted(_) => Some(problem.map_or_else(
-            || "it was too late to start it".to_owned(),
-            |problem| format!("it did not start: {problem}"),
-        )),
+        HookOutcome::NotStarted(_) => {
+            Some(problem.map_or_else(
+                || "it was not started in time".to_owned(),
+                |problem| format!("it did not start: {problem}"),
+            ))
+        }
         HookOutcome::TimedOut => Some(format!("it took longer than {} s", hooks::TIMEOUT.as_secs())),
         HookOutcome::Killed => Some("the node is stopping".to_owned()),
         HookOutcome::Dropped => Some("the node is stopping, or too many hooks are waiting".to_owned()),

@@ -51,7 +51,7 @@ fn of_moves(reason: &str) -> Option<&'static str> {
 fn of_skips(reason: &str) -> Option<&'static str> {
     Some(match reason {
         "overlap" => "the run before it is still in flight",
-        "missed" => "it was too late to start it",
+        "missed" => "it was not started in time",
         "paused" => "the job is paused",
         "drained" => "its node is drained",
         "upstream" => "a job before it did not end as required",

@@ -223,7 +223,7 @@ fn runs_say_what_went_wrong_and_nothing_else() {
                 ("first", text("2026-11-21T23:00:00Z")),
                 ("last", text("2026-11-22T03:00:00Z")),
             ],
-            "slow skipped 18 times, 2026-11-21 23:00:00Z to 03:00:00Z: it was too late to start it",
+            "slow skipped 18 times, 2026-11-21 23:00:00Z to 03:00:00Z: it was not started in time",
         ),
         (log_event::JOB_RESUMED, vec![("by", text("root"))], "slow resumed by root"),
         (

@@ -53,13 +53,14 @@ pub(super) fn members(status: &Status) -> Table {
     let last: &[&str] = if has_notes { &["NOTES"] } else { &[] };
     let mut table = Table::new(&[&["MEMBER", "HOST", "PID", "VERSION", "JOBS", "UP"], last].concat());
     for member in &status.members {
+        let is_unknown = status.has_old_queue() && member.node != status.node;
         let mut row = vec![
             member.node.to_string(),
             shown(&member.host).unwrap_or("-").to_owned(),
             shown(&member.host).map_or_else(|| "-".to_owned(), |_| member.pid.to_string()),
             member.version.clone(),
             member.published.digest.to_string(),
-            span(member.started_at, status.at),
+            if is_unknown { "not known".to_owned() } else { span(member.started_at, status.at) },
         ];
         row.extend(has_notes.then(|| notes(&member.published)));
         table.row(row);
