@@ -72,6 +72,7 @@ impl Status {
         self.drained.remove(&self.node);
         self.drained.extend(own);
         self.places.clone_from(&queue.places);
+        self.missing.retain(|missing| !missing.is_forgotten(&queue.places));
         let first = queue.candidates.first().and_then(|first| first.node.clone());
         // What the election has reported since counts more than what was read before.
         let is_newer = self.role.last_leader.as_ref().is_none_or(|last| last.unknown_since < read_at);
@@ -602,6 +603,10 @@ mod tests {
     fn what_the_daemon_has_seen_since_counts_more_than_an_old_listing() {
         let (read_at, since) = (sample::at("2026-11-20T02:50:00Z"), sample::at("2026-11-20T02:59:31Z"));
         let (mut status, mut queue) = (follower(), sample::queue());
+        let mut forgotten = status.clone();
+        forgotten.missing.push(sample::missing("host-c"));
+        forgotten.put_old_queue(&queue, read_at, since);
+        assert_eq!(forgotten.missing.len(), 0, "no place of it was listed");
         status.members_at = Some(sample::at("2026-11-20T02:59:30Z"));
         queue.members.remove(0);
         status.put_old_queue(&queue, read_at, since);

@@ -15,7 +15,7 @@ use super::answer::{Merge, Page};
 use super::{History, MissingNode, Question, query};
 use crate::api::ApiState;
 use crate::api::reads::Known;
-use crate::status::{HistoryEntry, Status};
+use crate::status::{HistoryEntry, MissingMember, Status};
 use cronkeeper_core::clock::{Uptime, system};
 use cronkeeper_core::election::{Member, Queue};
 use cronkeeper_core::ledger::filter::Position;
@@ -166,7 +166,8 @@ impl Others {
         let members = lists.into_iter().flatten().filter(|member| member.node != status.node);
         let members: BTreeMap<&NodeName, &Member> = members.map(|member| (&member.node, member)).collect();
         let is_away = |node: &&NodeName| **node != status.node && !members.contains_key(node);
-        let missing = status.missing.iter().map(|missing| &missing.node);
+        let is_known = |missing: &&MissingMember| read.is_none_or(|(queue, _)| !missing.is_forgotten(&queue.places));
+        let missing = status.missing.iter().filter(is_known).map(|missing| &missing.node);
         let away = if is_current {
             missing.filter(is_away).map(MissingNode::away).collect()
         } else {
@@ -315,6 +316,7 @@ mod tests {
         // What was read is older than the return of host-a.
         queue.members.retain(|member| member.node.as_str() != "host-a");
         status.members.retain(|member| member.node.as_str() == "host-a");
+        status.missing = vec![sample::missing("forgotten")];
         let queue = Arc::new(queue);
         let others = |failure: Option<ReadFailure>| {
             let value = Some((Arc::clone(&queue), sample::at("2026-11-20T02:50:00Z")));
