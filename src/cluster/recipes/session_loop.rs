@@ -272,7 +272,10 @@ impl<'n, C: Session, K: Clock> SessionLoop<'n, C, K> {
                 Act::StopWatching => self.watcher.clear(),
                 Act::ReportTermOver => self.emit_term_over_when_answered(),
                 Act::ReleaseCommits => self.committer.release(),
-                Act::ReadLastsAgain => self.committer.read_lasts_again(),
+                Act::ReadLastsAgain => {
+                    self.committer.read_lasts_again();
+                    self.trimmer.list_again();
+                }
                 Act::Resume => {
                     self.operators.read_again(now);
                     self.watcher.read_all_again();

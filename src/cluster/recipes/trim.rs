@@ -13,6 +13,7 @@
 //!
 //! Nothing guards the deletes: a surplus record stays surplus, whoever leads. If two nodes trim the same job, a leader
 //! and its draining predecessor, both delete the same records; the later one finds them gone and lists the job again.
+//! What a service has lost it may have counted: after each reconnect everything is listed again before it is trimmed.
 //! If a session is lost before it has trimmed a job, the rest is found when the job grows next, or by the leader, which
 //! checks one job's history per second while there is nothing else to trim.
 //!
@@ -126,6 +127,8 @@ pub struct Trimmer<C, K> {
     unlisted: JobLine,
     /// Jobs being listed, with the records written meanwhile.
     listing: BTreeMap<JobName, Vec<WrittenRecord>>,
+    /// Those of them whose listing may have what the service has lost since.
+    outdated: BTreeSet<JobName>,
     surplus: JobLine,
     /// Until this time waiting deletes let others join their multi.
     gather_until: Uptime,
@@ -151,6 +154,7 @@ impl<C: Session, K: Clock> Trimmer<C, K> {
             most_known: MOST_KNOWN,
             unlisted: JobLine::default(),
             listing: BTreeMap::new(),
+            outdated: BTreeSet::new(),
             surplus: JobLine::default(),
             gather_until: Uptime::ZERO,
             deleting: 0,
@@ -205,6 +209,20 @@ impl<C: Session, K: Clock> Trimmer<C, K> {
             self.note_surplus(job, now);
         } else if self.refused.get(&job).is_none_or(|&until| until <= now) {
             self.unlisted.push(job);
+        }
+    }
+
+    /// The service may have lost records that are known here. By those, others would be deleted that are not surplus, so
+    /// each job is listed again when it grows; what is about to be deleted or listed, at once.
+    pub fn list_again(&mut self) {
+        self.known.clear();
+        self.by_growth.clear();
+        self.records = 0;
+        self.outdated.extend(self.listing.keys().cloned());
+        while let Some(job) = self.surplus.pop() {
+            if !self.listing.contains_key(&job) {
+                self.unlisted.push(job);
+            }
         }
     }
 
@@ -302,7 +320,9 @@ impl<C: Session, K: Clock> Trimmer<C, K> {
 
     fn listed(&mut self, job: JobName, result: Result<Vec<ListedRecord>, SessionError>, now: Uptime) {
         let meanwhile = self.listing.remove(&job).unwrap_or_default();
+        let is_outdated = self.outdated.remove(&job);
         match result {
+            Ok(_) if is_outdated => self.unlisted.push(job),
             Ok(listed) => {
                 let mut history = JobHistory::new(listed);
                 meanwhile.iter().for_each(|written| history.grew(written));

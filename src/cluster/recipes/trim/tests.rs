@@ -91,6 +91,46 @@ impl Fixture {
     }
 }
 
+/// What would be deleted by a record that is lost is one of the newest.
+#[test]
+fn what_the_service_has_lost_is_not_counted() {
+    let lose = |fixture: &Fixture, seconds: &[i64]| {
+        for &second in seconds {
+            fixture.server.tree().remove(&paths::history(&RunId::scheduled(name("backup"), at(second))));
+        }
+    };
+    let newest = |seconds: std::ops::Range<i64>, end| seconds.chain([end]).collect::<Vec<_>>();
+    let mut fixture = Fixture::new();
+    (0..20).for_each(|second| fixture.end("backup", second));
+    fixture.settle();
+    lose(&fixture, &[18, 19]);
+    fixture.trimmer.list_again();
+    fixture.end("backup", 20);
+    fixture.pass(GATHER);
+    assert_eq!(fixture.left("backup"), newest(0..18, 20));
+
+    // It was listed, but the listing has not been handled yet.
+    let mut fixture = Fixture::new();
+    (0..20).for_each(|second| fixture.end("backup", second));
+    fixture.trimmer.start_next(fixture.now(), false);
+    let listed = fixture.trimmer.step().now_or_never().flatten().expect("it is listed");
+    lose(&fixture, &[18, 19]);
+    fixture.trimmer.list_again();
+    fixture.trimmer.complete(listed, fixture.now());
+    fixture.end("backup", 20);
+    fixture.pass(GATHER);
+    assert_eq!(fixture.left("backup"), newest(0..18, 20));
+
+    // One too many was known, and some are lost before it is deleted.
+    let mut fixture = Fixture::new();
+    (0..21).for_each(|second| fixture.end("backup", second));
+    fixture.turn();
+    lose(&fixture, &[19, 20]);
+    fixture.trimmer.list_again();
+    fixture.pass(GATHER);
+    assert_eq!(fixture.left("backup"), (0..19).collect::<Vec<_>>());
+}
+
 #[test]
 fn a_job_is_listed_once_and_each_further_end_costs_one_delete_and_no_read() {
     let mut fixture = Fixture::new();
