@@ -51,6 +51,8 @@ impl Runs {
         match self.active.get_mut(&run) {
             None => self.insert_offered(cx, record, version),
             Some(active) if version < active.version => {}
+            // It is being read whether this node has accepted it, which the list may be older than.
+            Some(active) if matches!(active.phase(), Some(Phase::Unconfirmed)) => {}
             Some(active) if active.commit.is_some() => active.note_news(News::Changed(Some((record, version)))),
             Some(active) if active.is_offered() => {
                 active.read(record, version);

@@ -833,6 +833,27 @@ fn an_acceptance_that_is_on_its_way_counts_for_a_node_that_becomes_leader() {
     assert_eq!(started, [1]);
 }
 
+/// The node would take it for an offer that is gone, and the run would be in flight there for ever, without a process.
+#[test]
+fn a_list_from_before_an_acceptance_does_not_make_it_an_offer_again() {
+    let mut cluster = Cluster::led(2, "10:00:00", vec![on(&["node=host-b"], once("a"))]);
+    while !cluster.node(1).requests.iter().any(is_acceptance) {
+        cluster.pass(MS);
+        while cluster.answer_one(0) {}
+    }
+    let (run, placed) = cluster.ledger.running.first_key_value().unwrap();
+    let (listed, found) = ([run.clone()].into(), vec![placed.clone()]);
+    // What crosses a reconnect may have been taken back since, so it is read what became of it.
+    cluster.reconnect();
+    while cluster.node(1).requests.iter().any(is_acceptance) {
+        assert!(cluster.answer_one(1));
+    }
+    cluster.handle(1, Event::Ledger(ledger::Event::Offers { listed, found }));
+    cluster.offer(1);
+    cluster.run_for(5 * SECOND);
+    assert_eq!((cluster.started_on("a"), cluster.node(1).running.len()), (vec!["host-b".to_owned()], 1));
+}
+
 #[test]
 fn a_node_does_not_accept_what_was_placed_elsewhere_since_it_was_offered() {
     let mut cluster = Cluster::led(3, "10:00:00", vec![once("a")]);
