@@ -844,7 +844,10 @@ fn a_list_from_before_an_acceptance_does_not_make_it_an_offer_again() {
     let (run, placed) = cluster.ledger.running.first_key_value().unwrap();
     let (listed, found) = ([run.clone()].into(), vec![placed.clone()]);
     // What crosses a reconnect may have been taken back since, so it is read what became of it.
-    cluster.reconnect();
+    let session = cluster.node(1).session.clone().expect("it has one");
+    let lost = election::Event::Suspended { session: session.clone(), error: None };
+    cluster.handle(1, Event::Election(lost));
+    cluster.handle(1, Event::Election(election::Event::Resumed { session }));
     while cluster.node(1).requests.iter().any(is_acceptance) {
         assert!(cluster.answer_one(1));
     }
