@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 pub use self::history::{EndedRun, HistoryEntry, Skipped, ending_details};
 pub(crate) use self::in_order::InOrder;
 pub use self::jobs::{Activity, AlarmStatus, JobStatus, LastRun, RecordedEnds, RunStatus, SharesStatus};
-pub use self::nodes::{NodeStatus, NodesDocument, PlaceState, away_in_words};
+pub use self::nodes::{NodeStatus, NodesDocument, PlaceState, away_at, away_in_words};
 pub use self::outline::WITHHELD;
 
 use crate::warden::cgroup::hierarchy::Cgroups;
@@ -337,9 +337,9 @@ impl MissingMember {
         self.was_place && !places.contains_key(&self.node)
     }
 
-    /// True if it may have gone well before that was noticed.
-    pub fn is_vague(&self) -> bool {
-        self.last_seen.is_some_and(|last_seen| self.gone_since.duration_since(last_seen) > CLOSE)
+    /// When it was last seen, if it may have gone well before that was noticed.
+    pub fn seen_well_before(&self) -> Option<Timestamp> {
+        self.last_seen.filter(|last_seen| self.gone_since.duration_since(*last_seen) > CLOSE)
     }
 }
 

@@ -22,7 +22,8 @@ const PAUSE: Duration = Duration::from_secs(5);
 /// be read in time must not be read all the time.
 const LONGEST: u32 = 64;
 
-/// What has changed in the cluster if this has. Absent while there is no connection.
+/// What this node knows of the cluster without reading: if it is another, the cluster has changed. Without a connection
+/// there is none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Seen {
     connected_since: Timestamp,

@@ -138,7 +138,7 @@ impl NotThere {
 
 /// What keeps a node from its part in a run of the job for now, and what becomes of that.
 fn note(node: &NodeName, job: &Job, status: &Status, until: &str) -> Option<String> {
-    // A share is one of several, which a job that runs on any node has only if it is told so.
+    // A share is one of several, which a job that runs on any node has only if somebody names its nodes.
     let part = if job.run_on == RunOn::Every { "its share" } else { "the run there" };
     if let Some(drain) = status.drained.get(node) {
         return Some(format!("{}; {part} is skipped", drain_in_words(node, drain)));
@@ -148,10 +148,11 @@ fn note(node: &NodeName, job: &Job, status: &Status, until: &str) -> Option<Stri
         Some(member) if member.published.draining => "is stopping".to_owned(),
         Some(_) => return None,
         None => match status.missing.iter().find(|missing| missing.node == *node) {
-            Some(missing) if missing.is_vague() => {
-                format!("is {}", away_in_words(missing.gone_since, missing.last_seen))
+            Some(missing) => {
+                let seen = missing.seen_well_before();
+                let verb = if seen.is_some() { "is" } else { "has been" };
+                format!("{verb} {}", away_in_words(missing.gone_since, seen))
             }
-            Some(missing) => format!("has been {}", away_in_words(missing.gone_since, None)),
             None => "is away".to_owned(),
         },
     };

@@ -115,7 +115,7 @@ mod tests {
         assert_eq!(names(&members), [], "it is no longer expected after a week");
         seen(&mut members, 9 * 24 * 60, &all, true);
         members.seen(at(9 * 24 * 60 + 1), &all[..1], true, |node| node.as_str() == "host-b");
-        assert!(!members.missing[0].is_vague(), "its end was noticed at once");
+        assert_eq!(members.missing[0].seen_well_before(), None, "its end was noticed at once");
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::{NodeState, RunStatus, Status, shown};
+use super::{MissingMember, NodeState, RunStatus, Status, shown};
 use cronkeeper_core::clock::stamp;
 use cronkeeper_core::election::{Member, Place};
 use cronkeeper_core::job::Labels;
@@ -170,7 +170,7 @@ impl Status {
             suspect: member.is_some() && self.suspects.contains(node),
             same_jobs: leader.zip(member).map(|(leader, member)| leader.published.digest == member.published.digest),
             away_since: gone.map(|gone| gone.gone_since),
-            last_seen: gone.filter(|gone| gone.is_vague()).and_then(|gone| gone.last_seen),
+            last_seen: gone.and_then(MissingMember::seen_well_before),
         }
     }
 
@@ -181,9 +181,14 @@ impl Status {
 
 /// `away since 2026-11-20 02:57:00Z`; or `away, last seen at …` if it may have gone well before that was noticed.
 pub fn away_in_words(since: Timestamp, last_seen: Option<Timestamp>) -> String {
+    away_at(since, last_seen, |at| format!("{}Z", stamp(at)))
+}
+
+/// The same, with the instant as `shown` words it.
+pub fn away_at(since: Timestamp, last_seen: Option<Timestamp>, shown: impl FnOnce(Timestamp) -> String) -> String {
     match last_seen {
-        Some(seen) => format!("away, last seen at {}Z", stamp(seen)),
-        None => format!("away since {}Z", stamp(since)),
+        Some(seen) => format!("away, last seen at {}", shown(seen)),
+        None => format!("away since {}", shown(since)),
     }
 }
 

@@ -5,7 +5,7 @@ use maud::{Markup, html};
 use super::headline::is_idle_leader;
 use super::times::Clock;
 use super::words;
-use crate::status::{LastLeader, LedgerPart, MissingMember, NodeState, QueuedCandidate, Status, shown};
+use crate::status::{LastLeader, LedgerPart, MissingMember, NodeState, QueuedCandidate, Status, away_at, shown};
 use cronkeeper_core::election::Member;
 use cronkeeper_core::run::Drain;
 use cronkeeper_core::suggest::counted;
@@ -180,7 +180,7 @@ fn gone(missing: &MissingMember, status: &Status, clock: &Clock) -> Markup {
             span.role { @if missing.stopped { "was stopped" } @else { "missing" } }
             span.details {
                 @if missing.stopped { " " (clock.distance(missing.gone_since)) }
-                @else { @match missing.last_seen.filter(|_| missing.is_vague()) {
+                @else { @match missing.seen_well_before() {
                     Some(seen) => {
                         " its session ended between " (clock.short(seen)) " and " (clock.short(missing.gone_since))
                     }
@@ -211,10 +211,7 @@ fn places(status: &Status, clock: &Clock) -> Markup {
                                 td data-label="Weight" { (node.weight) }
                                 td data-label="Runs" { (node.running) }
                                 td data-label="Placed" { (node.placed) }
-                                td data-label="Notes" { (node.notes(|since, last_seen| match last_seen {
-                                    Some(seen) => format!("away, last seen at {}", clock.short(seen)),
-                                    None => format!("away since {}", clock.short(since)),
-                                })) }
+                                td data-label="Notes" { (node.notes(|since, last_seen| away_at(since, last_seen, |at| clock.short(at)))) }
                             }
                         }
                     }

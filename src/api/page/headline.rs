@@ -7,7 +7,8 @@ use maud::{Markup, html};
 
 use super::times::Clock;
 use super::words::{counted, number};
-use crate::status::{Activity, JobStatus, LastLeader, LedgerPart, NodeState, RunStatus, Status};
+use crate::status::{Activity, JobStatus, LastLeader, LedgerPart, MissingMember, NodeState, RunStatus, Status};
+use cronkeeper_core::term::NodeName;
 
 /// Most missing or drained nodes that are named.
 const MOST_NAMED: usize = 3;
@@ -106,12 +107,9 @@ impl Headline {
         match (is_known, is_old, running) {
             (false, _, 0) => self.add(Tone::Unknown, "not known what runs"),
             (false, ..) => self.add(Tone::Unknown, format!("{} running here, elsewhere not known", number(running))),
-            (true, true, 0) => {
-                self.add(Tone::Unknown, format!("nothing running here, {} elsewhere when last known", number(ran)));
-            }
             (true, true, _) => {
-                let text = format!("{} running here, {} elsewhere when last known", number(running), number(ran));
-                self.add(Tone::Unknown, text);
+                let here = if running == 0 { "nothing".to_owned() } else { number(running) };
+                self.add(Tone::Unknown, format!("{here} running here, {} elsewhere when last known", number(ran)));
             }
             (true, false, 0) => self.add(Tone::Plain, "nothing running"),
             (true, false, _) => self.add(Tone::Plain, format!("{} running", number(running))),
@@ -146,39 +144,26 @@ impl Headline {
         }
     }
 
-    fn nodes(&mut self, status: &Status) {
+    fn nodes<'s>(&mut self, status: &'s Status) {
         // Without a leader no node is ready.
         if !status.ready && status.state != NodeState::Drained && status.role.leader_node.is_some() {
             self.add(Tone::Bad, format!("{} is not ready", status.node));
         }
         let (stopped, missing): (Vec<_>, Vec<_>) = status.missing.iter().partition(|missing| missing.stopped);
-        match missing.len() {
-            0 => {}
-            1..=MOST_NAMED => {
-                for missing in missing {
-                    self.add(Tone::Bad, format!("{} missing", missing.node));
-                }
-            }
-            count => self.add(Tone::Bad, format!("{count} nodes missing")),
+        let names = |gone: Vec<&'s MissingMember>| gone.into_iter().map(|gone| &gone.node).collect();
+        self.named(Tone::Bad, names(missing), ["missing"; 2]);
+        self.named(Tone::Odd, names(stopped), ["was stopped", "were stopped"]);
+        let is_here = |node: &&NodeName| !status.missing.iter().any(|gone| gone.node == **node);
+        self.named(Tone::Odd, status.drained.keys().filter(is_here).collect(), ["drained"; 2]);
+    }
+
+    /// Names these nodes, or says how many they are. What they are is worded for one and for many.
+    fn named(&mut self, tone: Tone, nodes: Vec<&NodeName>, [of_one, of_many]: [&str; 2]) {
+        if nodes.len() > MOST_NAMED {
+            return self.add(tone, format!("{} nodes {of_many}", nodes.len()));
         }
-        match stopped.len() {
-            0 => {}
-            1..=MOST_NAMED => {
-                for stopped in stopped {
-                    self.add(Tone::Odd, format!("{} was stopped", stopped.node));
-                }
-            }
-            count => self.add(Tone::Odd, format!("{count} nodes were stopped")),
-        }
-        let drained = || status.drained.keys().filter(|node| !status.missing.iter().any(|gone| gone.node == **node));
-        match drained().count() {
-            0 => {}
-            1..=MOST_NAMED => {
-                for node in drained() {
-                    self.add(Tone::Odd, format!("{node} drained"));
-                }
-            }
-            count => self.add(Tone::Odd, format!("{count} nodes drained")),
+        for node in nodes {
+            self.add(tone, format!("{node} {of_one}"));
         }
     }
 
@@ -251,7 +236,6 @@ mod tests {
     use crate::api::page::times::Zone;
     use crate::status::sample;
     use cronkeeper_core::run::{Outcome, RunState};
-    use cronkeeper_core::term::NodeName;
 
     fn line(status: &Status) -> String {
         Headline::of(status, &Clock::new(status.at, Zone::utc())).title()

@@ -31,7 +31,7 @@ impl Selection {
     }
 
     /// # Errors
-    /// If no job is named so: a misspelt name must not look like a job without trouble.
+    /// If no job is named so: a misspelt name must not look like a job without problems.
     pub(in crate::cli) fn check(&self, status: &Status) -> Result<(), AskError> {
         if status.jobs.iter().any(|job| self.includes(&job.name)) || self.patterns.is_empty() {
             return Ok(());

@@ -173,8 +173,8 @@ pub(in crate::cli) fn session_ended(missing: &MissingMember, status: &Status) ->
 /// How long a node has been gone: `12s`, or `between 12s and 27s` if it was last seen some time before it was noticed.
 fn gone_for(missing: &MissingMember, status: &Status) -> String {
     let least = span(missing.gone_since, status.at);
-    match missing.last_seen.map(|last_seen| span(last_seen, status.at)) {
-        Some(most) if missing.is_vague() && most != least => format!("between {least} and {most}"),
+    match missing.seen_well_before().map(|last_seen| span(last_seen, status.at)) {
+        Some(most) if most != least => format!("between {least} and {most}"),
         Some(_) | None => least,
     }
 }

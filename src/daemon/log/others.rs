@@ -15,7 +15,7 @@ pub(super) fn member(news: &MemberNews) {
             if missing.stopped {
                 return log!(INFO MEMBER_GONE, %other, reason = "stopped", last_seen, "stopped, as it was asked to");
             }
-            let seen = missing.last_seen.filter(|_| missing.is_vague());
+            let seen = missing.seen_well_before();
             let seen = seen.map(|at| format!("; it was last seen alive at {}Z", stamp(at))).unwrap_or_default();
             log!(WARN MEMBER_GONE, %other, reason = "session-ended", last_seen, "is gone: its session has ended{seen}");
         }

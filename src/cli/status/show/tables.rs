@@ -144,7 +144,7 @@ fn state_in_words(run: &RunStatus, before: Option<&RunId>, status: &Status) -> S
 /// How long a leader may need for what is due.
 const PROMPT: SignedDuration = SignedDuration::from_secs(2);
 
-/// When a run is tried again: `retrying in 4s`, and, where nobody is known to do it, for when that is planned.
+/// When a run is tried again: `retrying in 4s`, or `retry planned for …` if no leader is known that would do it.
 fn retry(at: Timestamp, run: &RunStatus, status: &Status) -> String {
     let is_known = status.role.leader_node.is_some() && status.why_nobody_leads().is_none() && !status.is_old(run);
     match status.at.duration_since(at) {
@@ -215,7 +215,7 @@ pub(super) fn jobs(status: &Status) -> Table {
             None if status.knows(LedgerPart::Ends) => ("-".into(), "-".into(), "-".into()),
             None => ("not known".into(), String::new(), String::new()),
         };
-        let outcome = with_trouble(outcome, job);
+        let outcome = with_problems(outcome, job);
         let (next, within) = next(job, status);
         let name = if is_failing { format!("! {}", job.name) } else { job.name.to_string() };
         table.marked_row(is_failing, [name, outcome, node, ended, next, within]);
@@ -224,15 +224,15 @@ pub(super) fn jobs(status: &Status) -> Table {
 }
 
 /// How the job ended last, and what else is wrong with it.
-fn with_trouble(outcome: String, job: &JobStatus) -> String {
+fn with_problems(outcome: String, job: &JobStatus) -> String {
     let cut_off = (!job.cut_off.is_empty()).then_some("a run is cut off");
     let alarms = job.alarms.iter().map(|alarm| alarm.alarm.as_str());
     let unplaceable = job.unplaceable.as_ref().map(|_| "no node can run it");
-    let trouble: Vec<&str> = cut_off.into_iter().chain(alarms).chain(unplaceable).collect();
-    match (trouble.is_empty(), outcome.as_str()) {
+    let problems: Vec<&str> = cut_off.into_iter().chain(alarms).chain(unplaceable).collect();
+    match (problems.is_empty(), outcome.as_str()) {
         (true, _) => outcome,
-        (false, "-") => trouble.join(", "),
-        (false, _) => format!("{outcome}; {}", trouble.join(", ")),
+        (false, "-") => problems.join(", "),
+        (false, _) => format!("{outcome}; {}", problems.join(", ")),
     }
 }
 
