@@ -336,12 +336,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_was_seen_is_told() {
+    async fn each_answer_is_explained() {
         let cases = [
             ("SSH-2.0-OpenSSH_9.2\r\n", "", "is another service, not ZooKeeper: it says `SSH-2.0-OpenSSH_9.2`"),
             ("", "HTTP/1.1 400 Bad Request\r\n", "it says `HTTP/1.1 400 Bad Request`"),
             ("", "", "hangs up at once: it may have too many connections from this host"),
-            ("", "This ZooKeeper instance is not currently serving requests\n", "the ensemble has no quorum"),
+            ("", "This ZooKeeper instance is not currently serving requests\n", "without a quorum, or cut off"),
             ("", "Zookeeper version: 3.8.0\nMode: read-only\n", "reads only"),
             ("", "Zookeeper version: 3.8.0\nMode: follower\n", "serves now, but gave no session"),
             ("", "srvr is not executed because it is not in the whitelist.\n", "it may have no quorum"),
