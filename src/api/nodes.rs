@@ -244,9 +244,10 @@ impl ApiState {
         };
         self.reads.changed();
         let (node, candidate) = done?;
-        let is_next = |queue: &Queue| first(queue).is_some_and(|first| first.candidate != candidate);
-        let queue = self.queue_with(until.min(Instant::now() + SUCCESSION), is_next).await;
-        Ok(HandedOver { node, leader: queue.as_ref().and_then(first).and_then(|first| first.node.clone()) })
+        let leads =
+            |queue: &Queue| queue.leader.is_some() && first(queue).is_some_and(|first| first.candidate != candidate);
+        let queue = self.queue_with(until.min(Instant::now() + SUCCESSION), leads).await;
+        Ok(HandedOver { node, leader: queue.and_then(|queue| queue.leader) })
     }
 
     /// Asks the loop of this node, which alone knows whether it leads.
@@ -384,8 +385,7 @@ enum Answer {
 /// True if another node leads, as far as this one can know, and is not drained.
 fn leads_elsewhere(queue: &Queue, node: &NodeName) -> bool {
     let is_alive = queue.members.iter().any(|member| member.node == *node);
-    let is_first = first(queue).is_some_and(|first| first.node.as_ref() == Some(node));
-    is_alive && is_first && !queue.drained.contains_key(node)
+    is_alive && queue.leader.as_ref() == Some(node) && !queue.drained.contains_key(node)
 }
 
 /// Checks by the queue that `to` can lead after `leader`. The leader checks it again.

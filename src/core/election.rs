@@ -9,6 +9,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::clock::Uptime;
@@ -138,12 +139,23 @@ pub struct Place {
     pub labels: Labels,
     /// Its share of what is spread over nodes, in proportion to those of the others; 0: nothing is spread to it.
     pub weight: u32,
+    /// When that process of the node had started which left the cluster last because it was asked to stop. The next one
+    /// takes it away.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stopped: Option<Timestamp>,
 }
 
 impl Default for Place {
     /// A place without labels.
     fn default() -> Self {
-        Self { v: 1, labels: Labels::new(), weight: 1 }
+        Self { v: 1, labels: Labels::new(), weight: 1, stopped: None }
+    }
+}
+
+impl Place {
+    /// True if the process that started then was asked to stop, and has left the cluster.
+    pub fn was_stopped(&self, started_at: Timestamp) -> bool {
+        self.stopped == Some(started_at)
     }
 }
 
@@ -217,13 +229,15 @@ pub enum Event {
         predecessor: CandidateName,
         /// Node of the predecessor; `None` if the entry was not created by cronkeeper.
         predecessor_node: Option<NodeName>,
-        /// Node of the first candidate; `None` if the entry was not created by cronkeeper.
+        /// Node of the first candidate, once it has opened a term; `None` also if the entry was not created by
+        /// cronkeeper.
         leader_node: Option<NodeName>,
     },
-    /// A node that never joins the queue has looked who is first there. Sent once the node is a member, and again
+    /// A node that never joins the queue has looked who leads. Sent once the node is a member, and again
     /// whenever that has changed.
     Observing {
-        /// Node of the first candidate; `None` if there is none, or it was not created by cronkeeper.
+        /// Node of the first candidate, once it has opened a term; `None` also if there is none, or it was not created
+        /// by cronkeeper.
         leader_node: Option<NodeName>,
     },
     /// The node leads. The ledger was read after every earlier candidate was gone.
@@ -292,6 +306,9 @@ pub enum Event {
     /// The service's clock, read from the timestamp of a write by this node. Sent before each [`Event::Elected`], and
     /// about every minute while the node leads, runs something or waits in the queue.
     Time(ServerTime),
+    /// This node has left the cluster because its daemon was asked to stop. Sent before the [`Event::Members`] without
+    /// it.
+    Stopped(NodeName),
     /// The nodes that are alive, read every 15 s.
     Members(Vec<Member>),
     /// The places that the cluster knows, alive or not. Sent before [`Event::Members`], to a leader.
@@ -324,22 +341,35 @@ pub struct Member {
     pub pid: u32,
     /// Version of cronkeeper.
     pub version: String,
-    pub started_at: jiff::Timestamp,
+    pub started_at: Timestamp,
     /// Session timeout in milliseconds; absent with a backend whose sessions do not expire by time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session_timeout_ms: Option<u64>,
     #[serde(flatten)]
     pub published: Published,
+    /// The candidate with which it leads, if it may not write that to the queue's folder.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub opened: Option<CandidateName>,
     /// The session that its record ends with; absent if it was not read from the service.
     #[serde(skip)]
     pub session: Option<SessionId>,
 }
 
+impl Member {
+    /// True if it says that it has opened a term with this candidate.
+    pub fn has_opened(&self, candidate: &str) -> bool {
+        self.opened.as_ref().is_some_and(|opened| opened.0 == candidate)
+    }
+}
+
 /// The queue at the time it was read.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Queue {
-    /// The candidates in order, the leader first.
+    /// The candidates in order. The first leads once it has opened a term.
     pub candidates: Vec<Candidate>,
+    /// The leader; absent if the first candidate has not opened a term, or is not cronkeeper's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub leader: Option<NodeName>,
     /// The nodes that are alive.
     pub members: Vec<Member>,
     /// The nodes that operators have drained, alive or not.

@@ -73,6 +73,7 @@ mod tests {
                 started_at: Timestamp::UNIX_EPOCH,
                 session_timeout_ms: None,
                 published,
+                opened: None,
                 session: None,
             };
             let found = Drift::of(own, &member).map(|drift| match drift {

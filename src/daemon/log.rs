@@ -75,6 +75,7 @@ pub(super) fn election(fact: &Election) {
         | Election::Elected { .. }
         | Election::Over { .. }
         | Election::Lease { .. }
+        | Election::Stopped(_)
         | Election::Members(_)
         | Election::Places(_)
         | Election::NotTransferred { .. }

@@ -62,6 +62,13 @@ impl Members {
         if is_settled { self.report_gone(back) } else { back }
     }
 
+    /// This node was asked to stop and has left the cluster: if it was seen alive, it is not missed as one that died is.
+    pub fn stopped(&mut self, node: &NodeName) {
+        if let Some(member) = self.alive.iter_mut().find(|member| member.node == *node) {
+            member.published.draining = true;
+        }
+    }
+
     /// Adds those to the news that are missing and were not reported yet.
     fn report_gone(&mut self, mut news: Vec<MemberNews>) -> Vec<MemberNews> {
         for missing in &self.missing {
@@ -131,6 +138,19 @@ mod tests {
         all[1].published.draining = false;
         seen(&mut members, 6, &all, true);
         assert_eq!(said(seen(&mut members, 7, &all[..1], true)), ["gone host-b"], "this time nobody had stopped it");
+    }
+
+    /// One without runs in flight is gone before another node sees that it is stopping.
+    #[test]
+    fn a_node_that_says_as_it_leaves_that_it_was_stopped_is_not_gone() {
+        let (all, mut members) = (sample::queue().members, Members::default());
+        seen(&mut members, 0, &all, true);
+        members.stopped(&NodeName::new("host-b"));
+        assert_eq!(said(seen(&mut members, 1, &all[..1], true)), ["stopped host-b"]);
+        members.stopped(&NodeName::new("host-b"));
+        assert!(members.missing[0].stopped, "it is not alive any more");
+        seen(&mut members, 2, &all, true);
+        assert_eq!(said(seen(&mut members, 3, &all[..1], true)), ["gone host-b"], "this time nobody had stopped it");
     }
 
     #[test]

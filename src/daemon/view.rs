@@ -278,6 +278,7 @@ impl View {
             Election::Failed(failure) => self.awaiting = Some(failure.to_string()),
             Election::Wanted(wanted) => self.drained.clone_from(&wanted.drained),
             Election::Places(places) => self.places.clone_from(places),
+            Election::Stopped(node) => self.members.stopped(node),
             Election::Members(members) => return self.compare(now, members, jobs),
             Election::Left | Election::NotTransferred { .. } | Election::Time(_) => {}
         }
@@ -342,7 +343,7 @@ impl View {
             (None, Some(leader), None) if self.never_leads => format!("never leads, the leader is {leader}"),
             (None, None, None) if self.never_leads => "never leads, and no other node leads now".to_owned(),
             (None, Some(leader), None) => format!("following, the leader is {leader}"),
-            (None, None, None) => "following, the first entry of the queue is not cronkeeper's".to_owned(),
+            (None, None, None) => "following, no node leads now".to_owned(),
         }
     }
 

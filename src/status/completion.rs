@@ -42,12 +42,11 @@ impl Status {
         self.drained.clone_from(&queue.drained);
         self.places.clone_from(&queue.places);
         self.missing.retain(|missing| !missing.is_forgotten(&queue.places));
-        // A node knows better whether it leads than a listing, which may be older, or show it first before it leads.
-        if let (None, Some(first)) = (self.role.token, queue.candidates.first())
-            && first.node.as_ref() != Some(&self.node)
-        {
-            self.role.leader_node.clone_from(&first.node);
-            self.role.last_leader.take_if(|_| first.node.is_some());
+        // A node knows better whether it leads than a listing, which may be older, or newer than its status.
+        let first = queue.candidates.first().and_then(|first| first.node.as_ref());
+        if self.role.token.is_none() && !queue.candidates.is_empty() && first != Some(&self.node) {
+            self.role.leader_node.clone_from(&queue.leader);
+            self.role.last_leader.take_if(|_| queue.leader.is_some());
         }
         self.drift = self.differing();
     }
@@ -73,10 +72,9 @@ impl Status {
         self.drained.extend(own);
         self.places.clone_from(&queue.places);
         self.missing.retain(|missing| !missing.is_forgotten(&queue.places));
-        let first = queue.candidates.first().and_then(|first| first.node.clone());
         // What the election has reported since counts more than what was read before.
         let is_newer = self.role.last_leader.as_ref().is_none_or(|last| last.unknown_since < read_at);
-        if let (None, Some(node), true) = (&self.role.leader_node, first, is_newer) {
+        if let (None, Some(node), true) = (&self.role.leader_node, queue.leader.clone(), is_newer) {
             self.role.last_leader = Some(LastLeader { node, unknown_since: failing_since });
         }
         self.forget_leader(failing_since);
@@ -146,7 +144,11 @@ impl Status {
         let listed: BTreeSet<&NodeName> = queue.members.iter().map(|member| &member.node).collect();
         self.missing.retain(|missing| !listed.contains(&missing.node));
         let seen = std::mem::replace(&mut self.members, queue.members.clone());
-        let gone = seen.into_iter().filter(|member| !listed.contains(&member.node));
+        let gone = seen.into_iter().filter(|member| !listed.contains(&member.node)).map(|mut member| {
+            let place = queue.places.get(&member.node);
+            member.published.draining |= place.is_some_and(|place| place.was_stopped(member.started_at));
+            member
+        });
         let last_seen = self.members_at;
         self.missing.extend(gone.map(|member| MissingMember::of(member, read_at, last_seen)));
         self.missing.sort_by(|a, b| a.node.cmp(&b.node));
@@ -383,7 +385,7 @@ impl Status {
 mod tests {
     use super::*;
     use crate::status::{Role, sample};
-    use cronkeeper_core::election::Published;
+    use cronkeeper_core::election::{Place, Published};
     use cronkeeper_core::run::Outcome;
 
     /// The leader's status, and one end of its first job.
@@ -541,6 +543,7 @@ mod tests {
         let mut status = sample::leader();
         let mut queue = sample::queue();
         queue.candidates.remove(0);
+        queue.leader = None;
         status.put_queue(&queue);
         assert_eq!(status.role.leader_node, Some(status.node.clone()));
         let mut earlier = sample::queue();
@@ -650,6 +653,37 @@ mod tests {
         status.members_at = Some(seen(50));
         status.put_queue_of(&queue, seen(45));
         assert_eq!((status.members.len(), status.missing.len()), (2, 0), "the daemon has read the members since");
+    }
+
+    #[test]
+    fn a_member_that_is_not_listed_any_more_was_stopped_if_its_place_says_so_of_that_process() {
+        let mut queue = sample::queue();
+        let gone = queue.members.remove(0);
+        for (stopped, is_stopped) in
+            [(None, false), (Some(Timestamp::UNIX_EPOCH), false), (Some(gone.started_at), true)]
+        {
+            queue.places = [(gone.node.clone(), Place { stopped, ..Default::default() })].into();
+            let mut status = follower();
+            status.members_at = Some(status.at);
+            status.put_queue(&queue);
+            assert_eq!(status.missing.iter().map(|missing| missing.stopped).collect::<Vec<_>>(), [is_stopped]);
+        }
+    }
+
+    #[test]
+    fn the_first_of_the_queue_is_not_shown_as_the_leader_before_it_leads() {
+        let mut queue = sample::queue();
+        queue.leader = None;
+        let mut status = follower();
+        status.put_queue(&queue);
+        assert_eq!(status.role.leader_node, None);
+        let mut status = follower();
+        status.put_old_queue(&queue, status.at, status.at);
+        assert_eq!(status.role.last_leader.map(|last| last.node), Some(NodeName::new("host-a")), "it was, as reported");
+        let mut unknown = follower();
+        unknown.role = Role::default();
+        unknown.put_old_queue(&queue, unknown.at, unknown.at);
+        assert_eq!(unknown.role.last_leader, None, "nobody has led");
     }
 
     #[test]

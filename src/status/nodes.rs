@@ -153,7 +153,7 @@ impl Status {
     }
 
     fn node_status(&self, node: &NodeName, place: &Place, leader: Option<&Member>, load: Load) -> NodeStatus {
-        let Place { v: _, labels, weight } = place;
+        let Place { v: _, labels, weight, stopped: _ } = place;
         let Load { running, placed } = load;
         let member = self.member(node);
         let gone = self.missing.iter().find(|missing| missing.node == *node).filter(|_| member.is_none());

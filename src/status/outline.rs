@@ -221,9 +221,21 @@ fn outlined_candidate(queued: QueuedCandidate) -> QueuedCandidate {
 }
 
 fn outlined_member(member: Member) -> Member {
-    let Member { v, node, host: _, pid: _, version, started_at, session_timeout_ms, published, session: _ } = member;
+    let Member { v, node, host: _, pid: _, version, started_at, session_timeout_ms, published, opened, session: _ } =
+        member;
     let published = Published { listen: None, ..published };
-    Member { v, node, host: withheld(), pid: 0, version, started_at, session_timeout_ms, published, session: None }
+    Member {
+        v,
+        node,
+        host: withheld(),
+        pid: 0,
+        version,
+        started_at,
+        session_timeout_ms,
+        published,
+        opened,
+        session: None,
+    }
 }
 
 fn outlined_missing(missing: MissingMember) -> MissingMember {

@@ -36,10 +36,12 @@ pub(crate) fn queue() -> Queue {
         started_at: at("2026-11-18T03:00:00Z"),
         session_timeout_ms: None,
         published: Published { digest: Digest::of(jobs.as_bytes()), tzdata: "2026b".into(), ..Published::default() },
+        opened: None,
         session: None,
     };
     Queue {
         candidates: vec![candidate(7, Some("host-a")), candidate(8, None), candidate(9, Some("host-b"))],
+        leader: Some(NodeName::new("host-a")),
         members: vec![member("host-a", "new"), member("host-b", "old")],
         drained: Default::default(),
         places: Default::default(),
@@ -52,6 +54,7 @@ pub(crate) fn places() -> BTreeMap<NodeName, Place> {
         v: 1,
         labels: labels.iter().map(|label| Label::parse_own(label).unwrap()).collect(),
         weight,
+        stopped: None,
     };
     let places = [("host-a", place(&["zone=eu", "gpu"], 8)), ("host-b", place(&[], 4)), ("host-c", place(&["db"], 0))];
     places.map(|(node, place)| (NodeName::new(node), place)).into()

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use cronkeeper_core::coordination;
-use cronkeeper_core::election::{Event as ElectionEvent, Request};
+use cronkeeper_core::election::{Event as ElectionEvent, Member, Request};
 use cronkeeper_core::job::Digest;
 use cronkeeper_core::ledger::{Change, Commit, Event, Followed, ForgetNode, Request as LedgerRequest};
 use cronkeeper_core::run::{
@@ -31,6 +31,7 @@ on_every_cluster! {
     places_of_nodes_that_are_away_are_known,
     a_node_that_is_gone_is_forgotten_and_one_that_is_alive_is_not,
     each_term_begins_with_the_places_and_then_the_members,
+    a_node_that_leaves_because_it_was_asked_to_is_distinguished_from_one_that_dies,
 }
 
 /// An attempt of a run that this leader places on a node.
@@ -275,6 +276,31 @@ async fn each_term_begins_with_the_places_and_then_the_members(mut cluster: Clus
         a.over().await;
         a.ask(Request::Campaign);
         a.elected().await;
+    }
+}
+
+async fn a_node_that_leaves_because_it_was_asked_to_is_distinguished_from_one_that_dies(mut cluster: Cluster) {
+    let mut a = cluster.leader("a").await;
+    let of_b = NodeName::new("b");
+    let has_b = |members: &[Member]| members.iter().any(|member| member.node == of_b);
+    for is_asked in [true, false, true] {
+        let b = cluster.follower("b", "a").await;
+        let is_seen = |event: &ElectionEvent| match event {
+            ElectionEvent::Members(members) => has_b(members).then_some(()),
+            _ => None,
+        };
+        a.election("the members with b", is_seen).await;
+        if is_asked {
+            b.ask(Request::Leave)
+        } else {
+            b.crash()
+        }
+        let is_gone = |event: &ElectionEvent| match event {
+            ElectionEvent::Stopped(node) => (*node == of_b).then_some(true),
+            ElectionEvent::Members(members) => (!has_b(members)).then_some(false),
+            _ => None,
+        };
+        assert_eq!(a.election("the end of b", is_gone).await, is_asked, "it is said before the members are without it");
     }
 }
 

@@ -193,7 +193,7 @@ impl Spawn for SimSpawn {
 /// What a simulated node is as a place to run jobs: every other one has the label that some jobs ask for.
 pub fn place(node: usize) -> Place {
     let labels = (node % 2 == 1).then(|| Label::parse_own(LABEL).expect("it is one"));
-    Place { v: 1, labels: labels.into_iter().collect(), weight: 1 }
+    Place { labels: labels.into_iter().collect(), ..Place::default() }
 }
 
 fn backend_on(connector: impl Connect, lend: impl Lend, process: NodeProcess<'_>) -> (Task, Coordination) {

@@ -47,14 +47,16 @@ struct Home {
 }
 
 /// The last reported state of a node.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Said {
     leads: bool,
+    /// Who leads, as a node that does not last reported it.
+    follows: Option<Option<NodeName>>,
     token: Option<FencingToken>,
     lease_until: Uptime,
 }
 
-const NOTHING: Said = Said { leads: false, token: None, lease_until: Uptime::ZERO };
+const NOTHING: Said = Said { leads: false, follows: None, token: None, lease_until: Uptime::ZERO };
 
 /// A process that ended less than this ago has ended just now.
 const JUST: Duration = Duration::from_secs(5);
@@ -107,8 +109,10 @@ impl<const STEADY: bool, const REWINDS: bool, const ON_STORE: bool> Subject for 
         let said = guard(&self.said);
         let leaders: Vec<usize> =
             (0..said.len()).filter(|&node| said[node].leads && now < said[node].lease_until).collect();
-        if leaders.len() != 1 {
-            return Err(format!("in peace the nodes {leaders:?} lead: {said:?}"));
+        let [leader] = leaders[..] else { return Err(format!("in peace the nodes {leaders:?} lead: {said:?}")) };
+        let leader = Some(node_name(leader));
+        if said.iter().any(|said| said.follows.as_ref().is_some_and(|known| *known != leader)) {
+            return Err(format!("in peace some do not know that {leader:?} leads: {said:?}"));
         }
         let tree = world.tree().ok_or("in peace the ensemble has no leader")?;
         let alive: BTreeSet<String> = world.wardens.alive().map(|process| process.run.clone()).collect();
@@ -364,18 +368,25 @@ fn listen(world: &Shared, node: usize, said: &mut Said, event: &election::Event)
     let env = &mut world.lock().env;
     match event {
         election::Event::Elected { term, lease_until, .. } => {
-            *said = Said { leads: true, token: Some(term.token), lease_until: *lease_until };
+            *said = Said { leads: true, follows: None, token: Some(term.token), lease_until: *lease_until };
             env.facts.push(Fact::Elected { node, token: term.token, lease_until: *lease_until });
         }
         election::Event::Lease { until } => {
             said.lease_until = *until;
             env.facts.push(Fact::Lease { node, until: *until });
         }
+        election::Event::Following { leader_node, .. } | election::Event::Observing { leader_node } => {
+            said.follows = Some(leader_node.clone());
+        }
+        election::Event::Withdrawn => said.follows = None,
         election::Event::Over { term, .. } => {
             (said.leads, said.token) = (false, None);
             env.facts.push(Fact::Over { node, token: term.token });
         }
         election::Event::Session { .. } | election::Event::Resumed { .. } => {
+            if matches!(event, election::Event::Session { .. }) {
+                said.follows = None;
+            }
             env.facts.push(Fact::InTouch { node, is: true });
         }
         election::Event::Suspended { .. } | election::Event::Expired { .. } => {

@@ -46,7 +46,7 @@ impl PlaceArgs {
             return Err(Error::TooManyLabels { given: labels.len() });
         }
         let weight = self.weight.unwrap_or_else(processors);
-        Ok(Place { v: 1, labels, weight })
+        Ok(Place { labels, weight, ..Place::default() })
     }
 }
 

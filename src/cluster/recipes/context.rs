@@ -126,18 +126,24 @@ impl<C: Session, K: Clock> SessionContext<C, K> {
     /// Removes these candidates, and the member if it belongs to one of these sessions. It uses one commit, so that
     /// nobody sees one without the other.
     pub async fn remove_entries(&self, candidates: Vec<String>, sessions: &[SessionId]) -> Result<(), SessionError> {
+        let ops = self.removals(candidates, sessions).await?;
+        if !ops.is_empty() {
+            self.line()?.commit(ops).await.at(&self.member())?;
+        }
+        Ok(())
+    }
+
+    /// What removes these candidates, and the member if it belongs to one of these sessions.
+    pub async fn removals(&self, candidates: Vec<String>, sessions: &[SessionId]) -> Result<Vec<Op>, SessionError> {
         let remove = |name: &String| Op::Delete { path: paths::under(paths::LEADER, name), at: AtVersion::Any };
         let mut ops: Vec<Op> = candidates.iter().map(remove).collect();
         let member = self.member();
         if let Some(stat) = self.line()?.stat(&member).await.at(&member)?
             && stat.session.as_ref().is_some_and(|session| sessions.contains(session))
         {
-            ops.push(Op::Delete { path: member.clone(), at: stat.version.into() });
+            ops.push(Op::Delete { path: member, at: stat.version.into() });
         }
-        if !ops.is_empty() {
-            self.line()?.commit(ops).await.at(&member)?;
-        }
-        Ok(())
+        Ok(ops)
     }
 }
 

@@ -1,6 +1,6 @@
 //! A node, whatever session it has: what the daemon wants of it, and what it keeps from one session to the next.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -83,6 +83,8 @@ pub struct Node {
     pub damages: Damages,
     /// The fencing token of this process's newest term.
     pub newest_token: Option<FencingToken>,
+    /// The nodes that were alive when they were last read, and when their processes had started.
+    pub alive: BTreeMap<NodeName, Timestamp>,
 }
 
 /// The state that the daemon wants, as last requested.
@@ -131,6 +133,7 @@ impl Node {
             has_reported_open_paths: false,
             damages: Damages::default(),
             newest_token: None,
+            alive: BTreeMap::new(),
         }
     }
 
@@ -264,11 +267,22 @@ impl Node {
         let session_timeout_ms = Some(millis(session_timeout));
         let NodeIdentity { node, host, pid, version, started_at, .. } = self.identity.clone();
         let published = Published { places: PLACES, ..self.desired.published.clone() };
-        Member { v: 1, node, host, pid, version, started_at, session_timeout_ms, published, session: None }
+        Member {
+            v: 1,
+            node,
+            host,
+            pid,
+            version,
+            started_at,
+            session_timeout_ms,
+            published,
+            opened: None,
+            session: None,
+        }
     }
 
     /// The node as a place to run jobs.
     pub fn place(&self) -> Place {
-        Place { v: 1, labels: self.options.labels.clone(), weight: self.options.weight }
+        Place { v: 1, labels: self.options.labels.clone(), weight: self.options.weight, stopped: None }
     }
 }

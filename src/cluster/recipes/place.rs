@@ -2,15 +2,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use futures_util::future::join3;
+use futures_util::future::{join3, try_join};
+use jiff::Timestamp;
 
+use super::bounded;
 use super::context::{self, At as _, SessionContext, SessionError};
 use super::damage::Damage;
 use super::snapshot;
 use super::strays::{self, Strays, StraysFound};
 use crate::paths;
 use crate::queue::{self, QueuePosition};
-use crate::tree::{AtVersion, Error, Life, Op, Session, Stat};
+use crate::tree::{AtVersion, Error, Life, Op, Record, Session, Stat};
 use cronkeeper_core::clock::server::ServerTime;
 use cronkeeper_core::clock::{Clock, Uptime};
 use cronkeeper_core::election::{self, Member, Place};
@@ -37,9 +39,18 @@ pub struct Behind {
     /// Absent if the predecessor is not cronkeeper's or cannot be read.
     pub predecessor_node: Option<NodeName>,
     /// The first candidate.
-    pub leader: CandidateName,
+    pub first: CandidateName,
     /// The node of the first candidate; absent on the same conditions.
-    pub leader_node: Option<NodeName>,
+    pub first_node: Option<NodeName>,
+    /// The node of the first candidate has opened a term with it.
+    pub leads: bool,
+}
+
+impl Behind {
+    /// The leader: the node of the first candidate, once it has opened a term.
+    pub fn leader_node(&self) -> Option<&NodeName> {
+        self.first_node.as_ref().filter(|_| self.leads)
+    }
 }
 
 /// Proof that the session of the first node in the queue is alive, and hence that nobody else leads.
@@ -101,8 +112,8 @@ pub struct Ahead {
     pub damaged: Vec<Damage>,
     /// False if this node's candidate was not found.
     pub has_candidate: bool,
-    /// Node of the first candidate, read only for a node that never has one.
-    pub first: Option<NodeName>,
+    /// The leader, read only for a node that never has a candidate.
+    pub leader: Option<NodeName>,
 }
 
 /// The queue and the members, as read from time to time.
@@ -120,6 +131,10 @@ pub struct Survey<W> {
     pub places: Option<PlacesRead<W>>,
     /// What is in the folder of the runs and is not a run; absent unless it was asked for.
     pub strays: Option<StraysFound>,
+    /// Those that are not alive any more because their daemons were asked to stop.
+    pub stopped: Vec<NodeName>,
+    /// False if the opening write of the term is gone; true also unless it was asked for.
+    pub is_opened: bool,
 }
 
 /// The places to run jobs, as a leader reads them.
@@ -151,6 +166,10 @@ pub struct Surveyed {
     pub observes: bool,
     /// The runs are looked at by a leader, which knows this of them.
     pub strays: Option<Strays>,
+    /// The nodes that were alive at the last reading, and when their processes had started.
+    pub alive: BTreeMap<NodeName, Timestamp>,
+    /// Whether the opening write of this node's term is there is read: of the term with this token.
+    pub opened: Option<FencingToken>,
 }
 
 /// Joins the queue.
@@ -206,12 +225,58 @@ struct EntryAhead {
     node: Option<NodeName>,
     /// It belongs to no session, so that it stays until somebody deletes it.
     lasts: bool,
+    /// Absent if it is gone or cannot be read.
+    record: Option<Record>,
 }
 
 impl EntryAhead {
-    fn new(node: Option<NodeName>, stat: &Stat) -> Self {
-        Self { node, lasts: stat.session.is_none() }
+    fn new((data, stat): Record) -> Self {
+        let node = context::node_in(&data);
+        Self { node, lasts: stat.session.is_none(), record: Some((data, stat)) }
     }
+
+    /// An entry that cannot be read.
+    fn unread(stat: &Stat) -> Self {
+        Self { lasts: stat.session.is_none(), ..Self::default() }
+    }
+}
+
+/// True if the opening write of a term says that it was opened with this candidate: it is the candidate's data, and
+/// newer than the candidate. Another client's entry opens no term, and who was first but died before it led has opened
+/// none either.
+fn names(opening: &Record, (data, stat): &Record) -> bool {
+    opening.0 == *data && opening.1.changed > stat.created
+}
+
+/// The opening write of the last term. Empty: there was none.
+async fn opening<C: Session>(client: &C) -> Result<Record, SessionError> {
+    client.get(paths::LEADER).await.at(paths::LEADER)
+}
+
+/// True if the node of this candidate has opened a term with it. `opening`: the last term's opening write.
+async fn leads<C: Session>(
+    client: &C,
+    candidate: &str,
+    entry: &EntryAhead,
+    opening: &Record,
+) -> Result<bool, SessionError> {
+    let (Some(node), Some(record)) = (&entry.node, &entry.record) else { return Ok(false) };
+    if names(opening, record) {
+        return Ok(true);
+    }
+    let member = paths::member(node);
+    match client.get(&member).await {
+        Ok((data, _)) => Ok(bounded::NODES.parse::<Member>(&data).is_ok_and(|member| member.has_opened(candidate))),
+        Err(error) if error.is_of_path() => Ok(false),
+        Err(error) => Err(error).at(&member),
+    }
+}
+
+/// The leader of a queue with this first entry.
+pub async fn leader<C: Session>(client: &C, name: &str, record: Record) -> Result<Option<NodeName>, SessionError> {
+    let entry = EntryAhead::new(record);
+    let leads = leads(client, name, &entry, &opening(client).await?).await?;
+    Ok(entry.node.filter(|_| leads))
 }
 
 /// An entry with a watch on it; `None` if it is gone. One that cannot be read is not cronkeeper's.
@@ -221,13 +286,13 @@ async fn watch_entry<C: Session, K: Clock>(
 ) -> Result<Option<(EntryAhead, C::Watch)>, SessionError> {
     // A read of data leaves no watch behind if the node does not exist; a check for existence would.
     match context.line()?.get_and_watch(path).await {
-        Ok((data, stat, watch)) => return Ok(Some((EntryAhead::new(context::node_in(&data), &stat), watch))),
+        Ok((data, stat, watch)) => return Ok(Some((EntryAhead::new((data, stat)), watch))),
         Err(Error::Missing) => return Ok(None),
         Err(error) if error.is_of_path() => {}
         Err(error) => return Err(error).at(path),
     }
     let (stat, watch) = context.line()?.stat_and_watch(path).await.at(path)?;
-    Ok(stat.map(|stat| (EntryAhead::new(None, &stat), watch)))
+    Ok(stat.map(|stat| (EntryAhead::unread(&stat), watch)))
 }
 
 async fn read_entry<C: Session, K: Clock>(
@@ -236,13 +301,13 @@ async fn read_entry<C: Session, K: Clock>(
 ) -> Result<EntryAhead, SessionError> {
     let path = paths::under(paths::LEADER, name);
     match context.line()?.get(&path).await {
-        Ok((data, stat)) => return Ok(EntryAhead::new(context::node_in(&data), &stat)),
+        Ok(record) => return Ok(EntryAhead::new(record)),
         Err(Error::Missing) => return Ok(EntryAhead::default()),
         Err(error) if error.is_of_path() => {}
         Err(error) => return Err(error).at(&path),
     }
     let stat = context.line()?.stat(&path).await.at(&path)?;
-    Ok(stat.map(|stat| EntryAhead::new(None, &stat)).unwrap_or_default())
+    Ok(stat.map(|stat| EntryAhead::unread(&stat)).unwrap_or_default())
 }
 
 /// Who is ahead, and what is wrong with those.
@@ -253,15 +318,23 @@ async fn behind<C: Session, K: Clock>(
     entry: EntryAhead,
     first: Option<String>,
 ) -> Result<(Behind, Vec<Damage>), SessionError> {
-    let leader = first.unwrap_or_else(|| predecessor.clone());
-    let first = if leader == predecessor { entry.clone() } else { read_entry(context, &leader).await? };
-    let mut damaged: Vec<Damage> = blocking(context, &leader, &first)?.into_iter().collect();
-    if entry.lasts && leader != predecessor {
+    let name = first.unwrap_or_else(|| predecessor.clone());
+    let first = async { if name == predecessor { Ok(entry.clone()) } else { read_entry(context, &name).await } };
+    let (first, opening) = try_join(first, opening(context.line()?)).await?;
+    let leads = leads(context.line()?, &name, &first, &opening).await?;
+    let mut damaged: Vec<Damage> = blocking(context, &name, &first)?.into_iter().collect();
+    if entry.lasts && name != predecessor {
         let lasts = "it precedes this node in the queue and is not ephemeral: it stays until somebody deletes it";
         damaged.push(Damage::new(paths::under(paths::LEADER, &predecessor), lasts));
     }
-    let (predecessor, leader) = (CandidateName(predecessor), CandidateName(leader));
-    let behind = Behind { candidate, predecessor, predecessor_node: entry.node, leader, leader_node: first.node };
+    let behind = Behind {
+        candidate,
+        predecessor: CandidateName(predecessor),
+        predecessor_node: entry.node,
+        first: CandidateName(name),
+        first_node: first.node,
+        leads,
+    };
     Ok((behind, damaged))
 }
 
@@ -336,9 +409,9 @@ pub async fn open<C: Session, K: Clock>(
 /// The target of a term's opening write, which also checks the own candidate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OpenAt {
-    /// The parent of the queue, where everybody can see who led last.
+    /// The parent of the queue, where everybody can see who led last, and whether the first candidate leads.
     Queue,
-    /// This node's member, with this data, if the parent of the queue must not be written.
+    /// This node's member, with this data, which names the candidate, if the parent of the queue must not be written.
     Member(Vec<u8>),
 }
 
@@ -438,11 +511,31 @@ pub async fn clear<C: Session, K: Clock>(context: SessionContext<C, K>) -> Resul
 }
 
 /// Removes the member and all candidates of this session in one multi, also those that a create without an answer may
-/// have left.
-pub async fn leave<C: Session, K: Clock>(context: SessionContext<C, K>) -> Result<(), SessionError> {
+/// have left. `stopped`: the same multi writes this to the record of the node's place, if it has one, so that nobody who
+/// misses the member takes the node for dead.
+pub async fn leave<C: Session, K: Clock>(
+    context: SessionContext<C, K>,
+    stopped: Option<Place>,
+) -> Result<(), SessionError> {
     let mut names = context::names(context.line()?, paths::LEADER).await?;
     names.retain(|name| name.starts_with(&context.me.prefix));
-    context.remove_entries(names, std::slice::from_ref(&context.me.session)).await
+    let mut ops = context.removals(names, std::slice::from_ref(&context.me.session)).await?;
+    let (own, member) = (paths::place(&context.me.node), context.member());
+    if let Some(stopped) = stopped.filter(|_| !ops.is_empty())
+        && let Some(stat) = context.line()?.stat(&own).await.at(&own)?
+    {
+        let set = Op::Set { path: own, data: context::json(&stopped), at: stat.version.into() };
+        let last = ops.len();
+        match context.line()?.commit(ops.iter().cloned().chain([set]).collect()).await {
+            // That it leaves counts for more than that others know why.
+            Err(failed) if failed.index == Some(last) => {}
+            done => return done.at(&member).map(drop),
+        }
+    }
+    if !ops.is_empty() {
+        context.line()?.commit(std::mem::take(&mut ops)).await.at(&member)?;
+    }
+    Ok(())
 }
 
 /// Reads the queue and the members, for the log and for status, and on request the places to run jobs and the runs.
@@ -460,11 +553,41 @@ pub async fn survey<C: Session, K: Clock>(
         None => None,
     };
     let (members, damaged) = snapshot::members(context.line()?).await?;
+    let stopped = stopped(context.line()?, wanted.alive, &members).await?;
     let path = context.member();
     // Compare sessions only: the member's data may have been overwritten.
     let own = context.line()?.stat(&path).await.at(&path)?;
     let has_member = own.is_some_and(|stat| stat.session.as_ref() == Some(&context.me.session));
-    Ok(Survey { ahead, has_member, members, damaged, changed, places, strays })
+    // The servers may have lost it, or somebody may have written something else.
+    let is_opened = match wanted.opened {
+        Some(token) => {
+            let (data, stat) = opening(context.line()?).await?;
+            data == context.me.candidate_data && stat.changed.token() > token
+        }
+        None => true,
+    };
+    Ok(Survey { ahead, has_member, members, damaged, changed, places, strays, stopped, is_opened })
+}
+
+/// Those of the nodes that were alive, and are not any more, which left because they were asked to stop. Whoever leaves
+/// writes so in the commit that removes its member, so it can be read once the member is gone.
+async fn stopped<C: Session>(
+    client: &C,
+    mut were_alive: BTreeMap<NodeName, Timestamp>,
+    members: &[Member],
+) -> Result<Vec<NodeName>, SessionError> {
+    members.iter().for_each(|member| _ = were_alive.remove(&member.node));
+    if were_alive.is_empty() {
+        return Ok(Vec::new());
+    }
+    let names = were_alive.keys().map(NodeName::to_string).collect();
+    let found = context::get_small(client, paths::PLACES, names).await?.found;
+    let places: BTreeMap<&str, &[u8]> = found.iter().map(|(name, data, _)| (name.as_str(), &data[..])).collect();
+    were_alive.retain(|node, started_at| {
+        let place = places.get(node.as_str()).and_then(|data| bounded::NODES.parse::<Place>(data).ok());
+        place.is_some_and(|place| place.was_stopped(*started_at))
+    });
+    Ok(were_alive.into_keys().collect())
 }
 
 async fn read_places<C: Session, K: Clock>(
@@ -481,22 +604,23 @@ async fn read_ahead<C: Session, K: Clock>(context: &SessionContext<C, K>) -> Res
     let place = queue::place(&read_order(context).await?, &context.me.prefix);
     let has_candidate = place.ours.is_some();
     let (Some(ours), Some(predecessor)) = (place.ours, place.predecessor) else {
-        return Ok(Ahead { behind: None, damaged: Vec::new(), has_candidate, first: None });
+        return Ok(Ahead { behind: None, damaged: Vec::new(), has_candidate, leader: None });
     };
     let entry = read_entry(context, &predecessor).await?;
     let (behind, damaged) = behind(context, CandidateName(ours), predecessor, entry, place.first).await?;
-    Ok(Ahead { behind: Some(behind), damaged, has_candidate, first: None })
+    Ok(Ahead { behind: Some(behind), damaged, has_candidate, leader: None })
 }
 
-/// Who is first, for a node without a candidate.
+/// Who leads, for a node without a candidate.
 async fn observe<C: Session, K: Clock>(context: &SessionContext<C, K>) -> Result<Ahead, SessionError> {
-    let (mut first, mut damaged) = (None, Vec::new());
+    let mut ahead = Ahead { behind: None, damaged: Vec::new(), has_candidate: false, leader: None };
     if let Some(name) = read_order(context).await?.into_iter().next() {
-        let entry = read_entry(context, &name).await?;
-        damaged.extend(blocking(context, &name, &entry)?);
-        first = entry.node;
+        let (entry, opening) = try_join(read_entry(context, &name), opening(context.line()?)).await?;
+        ahead.damaged.extend(blocking(context, &name, &entry)?);
+        let leads = leads(context.line()?, &name, &entry, &opening).await?;
+        ahead.leader = entry.node.filter(|_| leads);
     }
-    Ok(Ahead { behind: None, damaged, has_candidate: false, first })
+    Ok(ahead)
 }
 
 /// What is wrong with the first entry of the queue if it stays there forever.
@@ -513,13 +637,13 @@ fn blocking<C: Session, K: Clock>(
     Ok(Some(Damage::to_delete(path, election::BLOCKED, removal)))
 }
 
-/// Who is ahead now, if the leader has gone; `None` if it is still there. Does not watch the leader, because its end
-/// would wake the whole queue.
-pub async fn look_for_leader<C: Session, K: Clock>(
+/// Who is ahead now, if the first candidate has gone; `None` if it is still there. Does not watch that one, because its
+/// end would wake the whole queue.
+pub async fn look_for_first<C: Session, K: Clock>(
     context: SessionContext<C, K>,
-    leader: CandidateName,
+    first: CandidateName,
 ) -> Result<Option<Ahead>, SessionError> {
-    let path = paths::candidate(&leader);
+    let path = paths::candidate(&first);
     if context.line()?.stat(&path).await.at(&path)?.is_some() {
         return Ok(None);
     }

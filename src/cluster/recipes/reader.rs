@@ -100,7 +100,7 @@ impl<L: Lend> Reader for LedgerReader<L> {
     }
 }
 
-async fn queue<C: Session>(client: &C) -> Result<Queue, SessionError> {
+pub(super) async fn queue<C: Session>(client: &C) -> Result<Queue, SessionError> {
     let order = place::ordered(client).await?;
     let entries = context::get_small(client, paths::LEADER, order.clone()).await?;
     let nodes: BTreeMap<_, _> =
@@ -112,7 +112,13 @@ async fn queue<C: Session>(client: &C) -> Result<Queue, SessionError> {
     });
     let (members, drained, places) =
         try_join3(snapshot::members(client), wanted::drained(client), snapshot::places(client)).await?;
-    Ok(Queue { candidates: candidates.collect(), members: members.0, drained, places: places.0 })
+    let candidates = candidates.collect();
+    let first = order.first().and_then(|first| entries.found.iter().find(|(name, ..)| name == first));
+    let leader = match first {
+        Some((name, data, stat)) => place::leader(client, name, (data.clone(), stat.clone())).await?,
+        None => None,
+    };
+    Ok(Queue { candidates, leader, members: members.0, drained, places: places.0 })
 }
 
 /// The record of a run in flight.

@@ -295,6 +295,8 @@ impl<'n, C: Session, K: Clock> SessionLoop<'n, C, K> {
                         self.rights.update_for(&members, self.election.client().ownership(), now);
                     }
                     self.forgetting.seen(&members, now);
+                    let alive = members.iter().map(|member| (member.node.clone(), member.started_at));
+                    self.node.alive = alive.collect();
                     self.node.found_damage(Source::Members, damaged);
                     self.node.emit(Event::Members(members));
                 }

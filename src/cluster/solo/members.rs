@@ -180,6 +180,7 @@ fn describe(node: &NodeName) -> Description {
         started_at: system::now().wall,
         session_timeout_ms: None,
         published: Published::default(),
+        opened: None,
         session: None,
     }
 }

@@ -48,12 +48,14 @@ impl Reader for SoloReader {
     fn queue(&self) -> ReadFuture<'_, election::Queue> {
         let (queue, members, ledger) = (self.queue.clone(), self.members.clone(), self.ledger.clone());
         on_blocking_thread(move || {
-            let candidates = queue.alive().map_err(read_error)?.iter().map(QueueEntry::candidate).collect();
+            let candidates: Vec<_> = queue.alive().map_err(read_error)?.iter().map(QueueEntry::candidate).collect();
+            // It is alive, and leads as soon as the processes of the last leader are dead.
+            let leader = candidates.first().and_then(|first| first.node.clone());
             let drained = wanted::drained(&open(&ledger)?).map_err(read_error)?;
             let members = members.alive().map_err(read_error)?;
             // All jobs run on the leader.
             let places = Default::default();
-            Ok(election::Queue { candidates, members, drained, places })
+            Ok(election::Queue { candidates, leader, members, drained, places })
         })
     }
 

@@ -130,6 +130,7 @@ impl Parts {
             | E::Joined { .. }
             | E::Following { .. }
             | E::Observing { .. }
+            | E::Stopped(_)
             | E::Unreachable { .. }
             | E::Stalled(_)
             | E::Damaged { .. }

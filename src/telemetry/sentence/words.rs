@@ -148,13 +148,16 @@ fn again(f: &Facts<'_>) -> Option<String> {
     f.number("attempt").filter(|&attempt| attempt > 1).map(|attempt| attempt.to_string())
 }
 
+/// What is before this node in the queue if it is no node's entry.
+const ANOTHER_CLIENT: &str = "another client";
+
 /// Who is before this node in the queue.
 fn ahead(f: &Facts<'_>) -> String {
-    let ahead = f.text("predecessor_node").unwrap_or("another client");
-    match f.text("leader_node") {
-        Some(leader) if leader == ahead => format!("{leader}, which leads"),
-        Some(leader) => format!("{ahead}; {leader} leads"),
-        None => ahead.to_owned(),
+    match (f.text("predecessor_node"), f.text("leader_node")) {
+        (Some(ahead), Some(leader)) if leader == ahead => format!("{leader}, which leads"),
+        (ahead, Some(leader)) => format!("{}; {leader} leads", ahead.unwrap_or(ANOTHER_CLIENT)),
+        (Some(ahead), None) => format!("{ahead}; no node leads yet"),
+        (None, None) => ANOTHER_CLIENT.to_owned(),
     }
 }
 

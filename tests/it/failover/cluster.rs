@@ -129,8 +129,11 @@ pub fn in_line<const N: usize>(specs: [Spec; N]) -> [Node; N] {
     let mut is_first = true;
     specs.map(|spec| {
         let node = spec.start();
-        let joined = if std::mem::take(&mut is_first) { "takeover.done" } else { "election.following" };
-        node.await_event(joined, LONG);
+        if std::mem::take(&mut is_first) {
+            node.await_event("takeover.done", LONG);
+        } else {
+            node.await_where("election.following", LONG, |said| !said.text("leader_node").is_empty());
+        }
         node
     })
 }

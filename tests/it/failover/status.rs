@@ -216,6 +216,46 @@ fn the_leader_says_at_once_who_goes_and_who_comes_back() {
     drop(last);
 }
 
+/// It has no run to finish, so it is gone before anybody sees that it is stopping.
+#[test]
+fn a_node_that_was_stopped_is_not_taken_for_dead() {
+    let place = Place::shared();
+    let none = || "jobs: {}\n".to_owned();
+    // The leader has other jobs, so each follower and the leader say so once they have seen each other.
+    let files = [("a", jobs(&[job("seldom", SELDOM, "[\"true\"]", "")])), ("b", none()), ("c", none())];
+    let [leader, next, last] = in_line(files.map(|(name, file)| usual(place.node(name)).jobs(&file)));
+    let sees = |by: &Node, other: &Node| {
+        by.await_where("jobs.drift", LONG, |drift| drift.text("other") == other.name());
+    };
+    let stop = |node: &Node| {
+        node.signal(rustix::process::Signal::TERM);
+        assert_eq!(node.wait_exit(LONG).code(), Some(0));
+    };
+    let gone = |by: &Node, seen: usize, other: &Node| {
+        let gone = by.await_after(seen, "member.gone", LONG, |gone| gone.text("other") == other.name());
+        let (level, reason) = (gone.text("level").to_owned(), gone.text("reason").to_owned());
+        let label = if reason == "stopped" { "STOPPED" } else { "MISSING" };
+        let shown = format!("{label}  {}, ", other.name());
+        until("it is shown as that", || asked(by.spec(), &["status"]).contains(&shown));
+        (level, reason)
+    };
+    let (stopped, died) = (("INFO".into(), "stopped".into()), ("WARN".into(), "session-ended".into()));
+    sees(&leader, &last);
+    stop(&last);
+    assert_eq!(gone(&leader, 0, &last), stopped);
+
+    // What a process says as it leaves is not about the next one of its node.
+    let last = again(last);
+    leader.await_where("member.back", LONG, |back| back.text("other") == last.name());
+    let seen = leader.events().len();
+    last.kill9();
+    assert_eq!(gone(&leader, seen, &last), died);
+
+    sees(&next, &leader);
+    stop(&leader);
+    assert_eq!(gone(&next, 0, &leader), stopped);
+}
+
 #[test]
 fn a_node_that_died_is_missing_and_a_check_fails_where_nobody_leads() {
     let (place, witness) = (Place::shared(), Witness::new());

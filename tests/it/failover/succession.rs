@@ -57,6 +57,21 @@ fn each_follower_watches_its_predecessor_alone_and_says_who_leads() {
     until("two are in the queue", || place.queue().len() == 2);
 }
 
+/// What a dead node leaves in the queue is there until its session ends, also if it is the first entry by then.
+#[test]
+fn a_node_that_dies_before_its_turn_is_never_said_to_lead() {
+    let place = Place::shared();
+    let [a, b, c] = in_line(["a", "b", "c"].map(|name| usual(place.node(name))));
+    b.kill9();
+    a.signal(Signal::TERM);
+    let elected = c.await_event("leader.elected", LONG);
+    assert_eq!(elected.text("after"), "", "it has not led: {elected:?}");
+    c.await_event("takeover.done", LONG);
+    let following = c.events().named("election.following");
+    assert!(following.iter().all(|said| said.text("leader_node") != b.name()), "{following:?}");
+    assert_eq!(a.wait_exit(LONG).code(), Some(0));
+}
+
 /// The session is so long that nobody would lead in time if it had to expire.
 #[test]
 fn a_restarted_leader_removes_what_it_left_and_the_next_leads_at_once() {

@@ -1,7 +1,7 @@
 //! Tests that every invariant detects the violations it is meant for, on facts made by hand. That of `last/<job>` has its
 //! own.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -665,7 +665,7 @@ fn shares_that_are_missing_or_too_many_or_not_their_nodes_are_seen() {
     let of_run = |run: &RunRecord| path(&run.id().to_string());
     let whole = of_every_node(Some(&[0, 1]), None);
     let places = [0, 1, 2].map(|node| {
-        let place = Place { v: 1, labels: BTreeSet::new(), weight: 1 };
+        let place = Place::default();
         create(&format!("/cronkeeper/places/{}", node_name(node)), json(&place))
     });
     let begun =

@@ -46,6 +46,7 @@ impl Fixture {
             started_at: at(0),
             session_timeout_ms: None,
             published,
+            opened: None,
             session: None,
         };
         self.server.tree().put(&paths::member(&node), json(&member));

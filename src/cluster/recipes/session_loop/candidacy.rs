@@ -18,8 +18,8 @@ use crate::tree::Limits;
 use cronkeeper_core::clock::Uptime;
 use cronkeeper_core::term::{CandidateName, FencingToken, Term, TermEnd};
 
-/// Interval at which a follower looks whether the leader's entry is still there, if it does not watch that entry.
-const LEADER_EVERY: Duration = Duration::from_secs(2);
+/// Interval at which a follower looks whether the first entry is still there, if it does not watch that entry.
+const FIRST_EVERY: Duration = Duration::from_secs(2);
 /// Resigning waits at most this long for the answers to commits.
 const RESIGN_WITHIN: Duration = Duration::from_secs(5);
 
@@ -70,6 +70,8 @@ pub(super) enum QueueStep {
     Lead(FencingToken, OpeningWrite),
     /// The opening write was acknowledged.
     Write,
+    /// The opening write is gone: it is written again.
+    LoseWrite,
     /// It must be removed.
     Retire,
     /// It is gone, although this node did not remove it.
@@ -91,6 +93,7 @@ impl Progress {
             (Self::Waiting(candidate, _) | Self::First(candidate, _), S::LosePosition) => Self::Queued(candidate),
             (Self::First(candidate, _), S::Lead(token, write)) => Self::Leading(Term { token, candidate }, write),
             (Self::Leading(term, _), S::Write) => Self::Leading(term, OpeningWrite::Acknowledged),
+            (Self::Leading(term, _), S::LoseWrite) => Self::Leading(term, OpeningWrite::Due),
             (
                 Self::Queued(candidate)
                 | Self::Waiting(candidate, _)
@@ -133,8 +136,8 @@ pub(super) struct Candidacy {
     opens_at: Uptime,
     /// The predecessor last reported to the daemon.
     following: Option<Behind>,
-    /// When the leader's entry is looked for next, if that is not the watched predecessor.
-    leader_look_at: Uptime,
+    /// When the first entry is looked for next, if that is not the watched predecessor.
+    first_look_at: Uptime,
     opening_record: OpeningRecord,
     /// A candidate with a high sequence number was reported.
     is_high_sequence_reported: bool,
@@ -150,7 +153,7 @@ impl Candidacy {
             progress: Progress::Out,
             opens_at: Uptime::ZERO,
             following: None,
-            leader_look_at: Uptime::ZERO,
+            first_look_at: Uptime::ZERO,
             opening_record: OpeningRecord::Queue,
             is_high_sequence_reported: false,
             resign_by: None,
@@ -198,6 +201,14 @@ impl Candidacy {
     pub fn term(&self) -> Option<&Term> {
         match &self.progress {
             Progress::Leading(term, _) => Some(term),
+            _ => None,
+        }
+    }
+
+    /// The token of its term, once the opening write is acknowledged.
+    pub fn opened(&self) -> Option<FencingToken> {
+        match &self.progress {
+            Progress::Leading(term, OpeningWrite::Acknowledged) => Some(term.token),
             _ => None,
         }
     }
@@ -272,29 +283,29 @@ impl Candidacy {
 
     /// Records the candidates ahead. Returns true if that is news to the daemon.
     ///
-    /// The leader's entry is then looked for within [`LEADER_EVERY`]. Those that found their positions at the same
+    /// The first entry is then looked for within [`FIRST_EVERY`]. Those that found their positions at the same
     /// time, as after an outage, look at different times, by their numbers in the queue.
     pub fn follow(&mut self, behind: Behind, now: Uptime) -> bool {
         const TURNS: u8 = 16;
         let number = queue::sequence(&behind.candidate.0).unwrap_or_default().rem_euclid(TURNS.into());
         let turn = u32::try_from(number).unwrap_or_default() + 1;
-        self.leader_look_at = now + LEADER_EVERY * turn / TURNS.into();
+        self.first_look_at = now + FIRST_EVERY * turn / TURNS.into();
         let known = self.following.replace(behind.clone());
         // One entry of a stranger after another is the same to the daemon.
-        !known.is_some_and(|known| Behind { leader: behind.leader.clone(), ..known } == behind)
+        !known.is_some_and(|known| Behind { first: behind.first.clone(), ..known } == behind)
     }
 
-    /// The leader's entry and when it is looked for next; `None` if the watch on the predecessor says enough.
-    pub fn distant_leader(&self) -> Option<(Uptime, CandidateName)> {
-        let behind = self.following.as_ref().filter(|behind| behind.leader != behind.predecessor)?;
-        self.is_waiting().then(|| (self.leader_look_at, behind.leader.clone()))
+    /// The first entry and when it is looked for next; `None` if the watch on the predecessor says enough.
+    pub fn distant_first(&self) -> Option<(Uptime, CandidateName)> {
+        let behind = self.following.as_ref().filter(|behind| behind.first != behind.predecessor)?;
+        self.is_waiting().then(|| (self.first_look_at, behind.first.clone()))
     }
 
-    /// The leader's entry if it is due to be looked for. The next look follows after [`LEADER_EVERY`].
-    pub fn look_for_leader(&mut self, now: Uptime) -> Option<CandidateName> {
-        let (_, leader) = self.distant_leader().filter(|(at, _)| now >= *at)?;
-        self.leader_look_at = now + LEADER_EVERY;
-        Some(leader)
+    /// The first entry if it is due to be looked for. The next look follows after [`FIRST_EVERY`].
+    pub fn look_for_first(&mut self, now: Uptime) -> Option<CandidateName> {
+        let (_, first) = self.distant_first().filter(|(at, _)| now >= *at)?;
+        self.first_look_at = now + FIRST_EVERY;
+        Some(first)
     }
 
     /// Gives up the position in the queue by this step, and the term that depends on it, if any. Returns true if there
@@ -384,6 +395,7 @@ mod tests {
             QueueStep::LosePosition,
             QueueStep::Lead(FencingToken(7), OpeningWrite::Due),
             QueueStep::Write,
+            QueueStep::LoseWrite,
             QueueStep::Retire,
             QueueStep::FindGone,
             QueueStep::Leave,
@@ -405,15 +417,15 @@ mod tests {
 
     /// A row for each state, a column for each step, in the order above; `-` changes nothing.
     const TABLE: &str = "
-        state    Create   Join    Wait     BeFirst  LosePosition  Lead     Write    Retire   FindGone  Leave
-        out      unclear  queued  -        -        -             -        -        -        -         -
-        unclear  -        queued  -        -        -             -        -        -        -         out
-        queued   -        -       waiting  first    -             -        -        retired  out       -
-        waiting  -        -       -        -        queued        -        -        retired  out       -
-        first    -        -       -        -        queued        opening  -        retired  out       -
-        opening  -        -       -        -        -             -        leading  retired  out       -
-        leading  -        -       -        -        -             -        -        retired  out       -
-        retired  -        -       -        -        -             -        -        -        -         out
+        state    Create   Join    Wait     BeFirst  LosePosition  Lead     Write    LoseWrite  Retire   FindGone  Leave
+        out      unclear  queued  -        -        -             -        -        -          -        -         -
+        unclear  -        queued  -        -        -             -        -        -          -        -         out
+        queued   -        -       waiting  first    -             -        -        -          retired  out       -
+        waiting  -        -       -        -        queued        -        -        -          retired  out       -
+        first    -        -       -        -        queued        opening  -        -          retired  out       -
+        opening  -        -       -        -        -             -        leading  -          retired  out       -
+        leading  -        -       -        -        -             -        -        opening    retired  out       -
+        retired  -        -       -        -        -             -        -        -          -        -         out
     ";
 
     #[test]

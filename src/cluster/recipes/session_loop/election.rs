@@ -306,7 +306,7 @@ impl<C: Session, K: Clock> Election<C, K> {
         if self.step.not_before() > now {
             return Some(self.step.not_before());
         }
-        let looks_at = self.candidacy.distant_leader().map(|(at, _)| at);
+        let looks_at = self.candidacy.distant_first().map(|(at, _)| at);
         let next = [self.candidacy.waits_to_open(now), looks_at, Some(self.surveys.at())];
         next.into_iter().flatten().min()
     }
@@ -341,7 +341,8 @@ impl<C: Session, K: Clock> Election<C, K> {
         }
         let Ok(line) = self.context.line() else { return };
         let sent = self.context.clock.now().up;
-        self.lease.renew(line, self.context.member(), sent, || context::json(&node.member(self.timeout)));
+        let member = self.member(node);
+        self.lease.renew(line, self.context.member(), sent, || context::json(&member));
     }
 
     /// Applies the answer to a renewal.

@@ -40,7 +40,7 @@ pub(super) enum StepResult<W> {
     Renumbered(bool),
     LeftSettled,
     /// `None`: the leader's entry is still there.
-    Leader(Option<Ahead>),
+    First(Option<Ahead>),
     Survey(Box<Survey<W>>, RereadResult),
 }
 

@@ -19,7 +19,7 @@ pub(super) enum Task {
     ReadWanted,
     Publish,
     Survey,
-    LookForLeader,
+    LookForFirst,
     Renumber,
     Read,
     Listen,
@@ -48,7 +48,7 @@ impl Task {
             Self::ReadWanted => "reading whether it is drained",
             Self::Publish => "publishing its member record",
             Self::Survey => "reading the queue and the members",
-            Self::LookForLeader => "looking for the leader's entry",
+            Self::LookForFirst => "looking for the first entry of the queue",
             Self::Renumber => "restarting the sequence numbers of triggers",
             Self::Read => "reading the ledger",
             Self::Listen => "reading the requests of operators",
@@ -83,7 +83,7 @@ impl Task {
             | Self::ReadWanted
             | Self::Publish
             | Self::Survey
-            | Self::LookForLeader
+            | Self::LookForFirst
             | Self::Renumber
             | Self::Read
             | Self::Listen

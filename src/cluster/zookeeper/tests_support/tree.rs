@@ -98,7 +98,12 @@ impl Tree {
 
     /// Creates an ephemeral znode.
     pub fn put_ephemeral(&mut self, path: &str, owner: Session) {
-        let create = create(path, Vec::new(), Mode::Ephemeral);
+        self.put_ephemeral_with(path, Vec::new(), owner);
+    }
+
+    /// Creates an ephemeral znode with data.
+    pub fn put_ephemeral_with(&mut self, path: &str, data: Vec<u8>, owner: Session) {
+        let create = create(path, data, Mode::Ephemeral);
         self.commit(owner, Change::Ops(vec![create])).expect("the znode can be created");
     }
 

@@ -28,6 +28,7 @@ pub(super) fn member(node: &str, priority: u32) -> Member {
         started_at: at("09:00:00"),
         session_timeout_ms: None,
         published: Published { digest: set([]).digest, tzdata: String::new(), priority, ..Published::default() },
+        opened: None,
         session: None,
     }
 }

@@ -15,6 +15,8 @@ use crate::recipes::session_loop::task::Task;
 use crate::recipes::{entry, give_up, place, requests, transfer, wanted};
 use crate::tree::Session;
 use cronkeeper_core::clock::{Clock, Uptime};
+use cronkeeper_core::election::{Member, Place};
+use cronkeeper_core::term::CandidateName;
 
 /// A request of the election, and what it is for.
 type Planned<W> = (Task, Request<W>);
@@ -34,7 +36,8 @@ impl<C: Session, K: Clock> Election<C, K> {
     fn next_request(&mut self, now: Uptime, node: &mut Node, may_renumber: bool) -> Option<Planned<C::Watch>> {
         let context = self.context.clone();
         if node.desired.leave.is_some() {
-            return plan(Task::Leave, async { place::leave(context).await.map(|()| StepResult::Left) });
+            let stopped = Place { stopped: Some(node.identity.started_at), ..node.place() };
+            return plan(Task::Leave, async { place::leave(context, Some(stopped)).await.map(|()| StepResult::Left) });
         }
         if let Some(retired) = self.candidacy.retired().cloned() {
             let Some(successor) = self.transfer.successor() else {
@@ -51,7 +54,7 @@ impl<C: Session, K: Clock> Election<C, K> {
         }
         if self.standstill.is_out_of_cluster() && self.unreceived.all_done() {
             self.membership.step(MemberStep::Leave);
-            return plan(Task::Leave, async { place::leave(context).await.map(|()| StepResult::OutOfCluster) });
+            return plan(Task::Leave, async { place::leave(context, None).await.map(|()| StepResult::OutOfCluster) });
         }
         if !self.membership.is_prepared() {
             let known = node.cluster.clone().or_else(|| node.store.cluster());
@@ -59,7 +62,7 @@ impl<C: Session, K: Clock> Election<C, K> {
             return plan(Task::Prepare, async { entry::prepare(context, known, new).await.map(StepResult::Cluster) });
         }
         if !self.membership.is_present() {
-            let (member, left) = (node.member(self.timeout), node.leftover());
+            let (member, left) = (self.member(node), node.leftover());
             let is_closed = self.membership.is_closed();
             self.step.set_due(Task::Publish, false);
             return plan(Task::Enter, async move {
@@ -97,14 +100,15 @@ impl<C: Session, K: Clock> Election<C, K> {
             }
             NextInQueue::Look => plan(Task::Look, async { place::look(context).await.map(StepResult::Position) }),
             NextInQueue::Open(candidate) => {
-                let (dead, at) = (node.store.removable().into_iter().collect::<BTreeSet<_>>(), self.open_at(node));
+                let (dead, at) =
+                    (node.store.removable().into_iter().collect::<BTreeSet<_>>(), self.open_at(&candidate, node));
                 let proof = if self.lease.is_proof(now) { Proof::Lease } else { Proof::Write };
                 plan(Task::Open, async move {
                     place::open(context, candidate, dead, proof, at).await.map(StepResult::Opened)
                 })
             }
             NextInQueue::WriteOpening(candidate) => {
-                let at = self.open_at(node);
+                let at = self.open_at(&candidate, node);
                 plan(Task::WriteOpening, async {
                     place::write_opening(context, candidate, at).await.map(StepResult::Written)
                 })
@@ -122,7 +126,7 @@ impl<C: Session, K: Clock> Election<C, K> {
             });
         }
         if self.step.take_due(Task::Publish) {
-            let member = node.member(self.timeout);
+            let member = self.member(node);
             return plan(Task::Publish, async { entry::publish(context, member).await.map(StepResult::Published) });
         }
         if let Some((candidate, _)) = self.fence(node).filter(|_| may_renumber) {
@@ -133,15 +137,25 @@ impl<C: Session, K: Clock> Election<C, K> {
         if now >= self.surveys.at() {
             return self.survey(node);
         }
-        let leader = self.candidacy.look_for_leader(now)?;
-        plan(Task::LookForLeader, async move { place::look_for_leader(context, leader).await.map(StepResult::Leader) })
+        let first = self.candidacy.look_for_first(now)?;
+        plan(Task::LookForFirst, async move { place::look_for_first(context, first).await.map(StepResult::First) })
     }
 
-    fn open_at(&self, node: &Node) -> OpenAt {
+    /// The record of a term's opening write with this candidate.
+    fn open_at(&self, candidate: &CandidateName, node: &Node) -> OpenAt {
         match self.candidacy.opening_record() {
-            OpeningRecord::Member => OpenAt::Member(context::json(&node.member(self.timeout))),
+            OpeningRecord::Member => {
+                let opened = Some(candidate.clone());
+                OpenAt::Member(context::json(&Member { opened, ..node.member(self.timeout) }))
+            }
             OpeningRecord::Queue => OpenAt::Queue,
         }
+    }
+
+    /// This node's member. It names the candidate that the node leads with where the queue's folder cannot.
+    pub(super) fn member(&self, node: &Node) -> Member {
+        let term = self.candidacy.term().filter(|_| self.candidacy.opening_record() == OpeningRecord::Member);
+        Member { opened: term.map(|term| term.candidate.clone()), ..node.member(self.timeout) }
     }
 
     /// Reads the queue and the members. A leader also reads the damaged paths again.
@@ -159,6 +173,8 @@ impl<C: Session, K: Clock> Election<C, K> {
             observes: node.desired.published.never_leads,
             // If the survey fails, the next one looks at all of them again.
             strays: is_leader.then(|| std::mem::take(&mut self.strays)),
+            alive: node.alive.clone(),
+            opened: self.candidacy.opened().filter(|_| self.candidacy.opening_record() == OpeningRecord::Queue),
         };
         let known = node.cluster.clone().filter(|_| is_leader);
         let damaged = if is_leader { node.damages.paths(Source::Ledger) } else { Vec::new() };

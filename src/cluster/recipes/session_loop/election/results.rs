@@ -74,7 +74,7 @@ impl<C: Session, K: Clock> Election<C, K> {
             StepResult::Published(_) => {}
             StepResult::LeftSettled => node.left_by_dead.clear(),
             StepResult::Renumbered(is_done) => self.act(Act::Renumbered(is_done)),
-            StepResult::Leader(ahead) => {
+            StepResult::First(ahead) => {
                 if let Some(ahead) = ahead {
                     self.read_ahead(ahead, now);
                 }
@@ -220,7 +220,12 @@ impl<C: Session, K: Clock> Election<C, K> {
 
     fn report_following(&mut self, behind: Behind, now: Uptime) {
         if self.candidacy.follow(behind.clone(), now) {
-            let Behind { candidate, predecessor, predecessor_node, leader: _, leader_node } = behind;
+            if !behind.leads {
+                // It is about to.
+                self.surveys.soon(now);
+            }
+            let leader_node = behind.leader_node().cloned();
+            let Behind { candidate, predecessor, predecessor_node, .. } = behind;
             self.emit(Event::Following { candidate, predecessor, predecessor_node, leader_node });
         }
     }
@@ -332,6 +337,7 @@ impl<C: Session, K: Clock> Election<C, K> {
             self.emit(Event::Resumed { session: self.id.clone() });
             // Perhaps by other servers, which have lost something.
             self.let_others_restore(now);
+            self.surveys.soon(now);
             self.act(Act::Resume);
         }
     }
@@ -389,9 +395,12 @@ impl<C: Session, K: Clock> Election<C, K> {
         }
         // Nobody overtakes a leader, unless the servers have lost that a candidate was removed.
         let is_overtaken =
-            self.candidacy.leads() && survey.ahead.behind.as_ref().is_some_and(|behind| behind.leader_node.is_some());
+            self.candidacy.leads() && survey.ahead.behind.as_ref().is_some_and(|behind| behind.first_node.is_some());
         if !survey.has_member || is_overtaken {
             self.verify_entries();
+        }
+        if !survey.is_opened {
+            self.candidacy.step(QueueStep::LoseWrite);
         }
         self.read_ahead(survey.ahead, now);
         let is_listed = survey.members.iter().any(|member| member.node == self.context.me.node);
@@ -410,15 +419,16 @@ impl<C: Session, K: Clock> Election<C, K> {
             self.acts.extend(mended.into_iter().map(|event| Act::EmitLedger(Box::new(event))));
         }
         self.act(Act::RetryRefused);
+        self.acts.extend(survey.stopped.into_iter().map(Event::Stopped).map(Act::Emit));
         self.act(Act::Members(survey.members, survey.damaged));
     }
 
-    /// A node that never has a candidate has looked who is first.
+    /// A node that never has a candidate has looked who leads.
     fn observe(&mut self, ahead: &Ahead) {
         self.act(Act::Found(Source::Queue, ahead.damaged.clone()));
-        if self.membership.is_present() && self.observed.as_ref() != Some(&ahead.first) {
-            self.observed = Some(ahead.first.clone());
-            self.emit(Event::Observing { leader_node: ahead.first.clone() });
+        if self.membership.is_present() && self.observed.as_ref() != Some(&ahead.leader) {
+            self.observed = Some(ahead.leader.clone());
+            self.emit(Event::Observing { leader_node: ahead.leader.clone() });
         }
     }
 

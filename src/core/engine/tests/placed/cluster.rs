@@ -790,7 +790,7 @@ impl Cluster {
 impl Node {
     fn new(node: NodeName, jobs: JobSet, labels: &[&str], weight: u32) -> Self {
         let labels = labels.iter().map(|label| Label::parse_own(label).unwrap()).collect();
-        let place = Place { v: 1, labels, weight };
+        let place = Place { labels, weight, ..Place::default() };
         Self {
             engine: Engine::new(node.clone(), jobs.clone()).with_place(place.clone()),
             name: node,
@@ -824,6 +824,7 @@ impl Node {
             started_at: at("09:00:00"),
             session_timeout_ms: None,
             published: Published { places: PLACES, ..self.engine.published() },
+            opened: None,
             session: self.session.clone(),
         }
     }
