@@ -202,6 +202,9 @@ pub struct Role {
     /// While no leader is known: the last one that was, and since when none is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_leader: Option<LastLeader>,
+    /// It is first in the queue, and does not lead yet. Then `leader_node` is who led when that was last read.
+    #[serde(skip)]
+    pub is_first: bool,
     /// The token of the node's own term.
     pub token: Option<FencingToken>,
     /// When the node's own term began.
@@ -294,7 +297,7 @@ pub struct MissingMember {
     /// When it was last seen alive: it went between the two.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_seen: Option<Timestamp>,
-    /// It was stopping when it was last seen: somebody has asked it to.
+    /// Somebody has asked it to stop.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub stopped: bool,
     /// Runs could be placed there: the cluster has a record of it as a place until it is forgotten.

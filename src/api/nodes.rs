@@ -95,7 +95,7 @@ pub struct HandoverBody {
 pub struct HandedOver {
     /// The node that resigned. If it is the one that `to` names, it led already, and nobody resigned.
     pub node: NodeName,
-    /// The node that is first in the queue now; absent if nobody was within some seconds.
+    /// The node that leads now; absent if none did within some seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub leader: Option<NodeName>,
 }
@@ -293,6 +293,10 @@ impl ApiState {
         // It is first, but has not taken over yet.
         if *leader == self.sources.status.borrow().node {
             return Err(conflict(to.as_ref(), &TransferError::NotLeading));
+        }
+        if queue.leader.as_ref() != Some(leader) {
+            let error = format!("no handover: {leader} is first in the queue, but does not lead yet");
+            return Err(RefusedRequest::new(StatusCode::CONFLICT, error));
         }
         if let Some(to) = &to {
             may_follow(queue, leader, to).map_err(|why| conflict(Some(to), &why))?;

@@ -139,8 +139,8 @@ pub struct Place {
     pub labels: Labels,
     /// Its share of what is spread over nodes, in proportion to those of the others; 0: nothing is spread to it.
     pub weight: u32,
-    /// When that process of the node had started which left the cluster last because it was asked to stop. The next one
-    /// takes it away.
+    /// Start time of the process that last left the cluster because it was asked to stop. The node's next process
+    /// removes it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stopped: Option<Timestamp>,
 }
@@ -233,6 +233,8 @@ pub enum Event {
         /// cronkeeper.
         leader_node: Option<NodeName>,
     },
+    /// The node is first in the queue, and opens a term: until [`Event::Elected`] nobody leads.
+    First,
     /// A node that never joins the queue has looked who leads. Sent once the node is a member, and again
     /// whenever that has changed.
     Observing {

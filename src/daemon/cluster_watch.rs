@@ -44,7 +44,7 @@ impl Default for NodeHooks {
 /// What a node sees of its cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Seen {
-    /// The leader, if the node knows it for sure: it is connected and has read who is first.
+    /// The leader, if the node knows it for sure: it is connected and has read who leads.
     pub leader: Option<NodeName>,
     /// The node is drained, so it does not learn who leads. Nodes that learn it are alive, and tell if nobody does.
     pub others_tell: bool,

@@ -72,6 +72,7 @@ pub(super) fn election(fact: &Election) {
         Election::Time(time) => trace!(target: TARGET, ?time, "read the service's clock"),
         Election::Unreachable { .. }
         | Election::Wanted(_)
+        | Election::First
         | Election::Elected { .. }
         | Election::Over { .. }
         | Election::Lease { .. }

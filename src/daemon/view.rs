@@ -203,8 +203,12 @@ impl View {
 
     /// The leader, if it is known now: what was read before the connection was lost may be over.
     fn leader(&self) -> Option<&NodeName> {
-        let is_connected = self.session.as_ref().is_some_and(|session| session.connected);
-        self.role.leader_node.as_ref().filter(|_| is_connected || self.role.token.is_some())
+        let leader = self.role.leader_node.as_ref().filter(|_| !self.role.is_first);
+        leader.filter(|_| self.is_connected() || self.role.token.is_some())
+    }
+
+    fn is_connected(&self) -> bool {
+        self.session.as_ref().is_some_and(|session| session.connected)
     }
 
     /// The role as it is shown.
@@ -239,6 +243,7 @@ impl View {
                     ..Role::default()
                 };
             }
+            Election::First => self.role.is_first = true,
             Election::Observing { leader_node } => {
                 self.role = Role { leader_node: leader_node.clone(), ..Role::default() };
                 self.awaiting = self.awaited_of_session();
@@ -301,7 +306,7 @@ impl View {
         let missing = self.members.missing.iter().filter(is_awaited);
         let missing = missing.map(|missing| (missing.node.clone(), missing.gone_since));
         Seen {
-            leader: self.role.leader_node.clone().filter(|leader| is_connected && self.is_alive(leader)),
+            leader: self.leader().filter(|leader| is_connected && self.is_alive(leader)).cloned(),
             others_tell: is_connected && self.is_kept_out() && self.has_others_in_line(),
             token: self.role.token,
             missing: missing.collect(),
@@ -333,7 +338,7 @@ impl View {
     }
 
     fn role_in_words(&self, engine: &Engine) -> String {
-        match (engine.term(), &self.role.leader_node, &self.awaited()) {
+        match (engine.term(), self.leader(), &self.awaited()) {
             (Some(_), _, Some(awaiting)) => format!("leading, but waiting for {awaiting}"),
             (Some(term), _, None) => {
                 let jobs = counted(engine.jobs().jobs.len(), "job");

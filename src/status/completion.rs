@@ -45,8 +45,10 @@ impl Status {
         // A node knows better whether it leads than a listing, which may be older, or newer than its status.
         let first = queue.candidates.first().and_then(|first| first.node.as_ref());
         if self.role.token.is_none() && !queue.candidates.is_empty() && first != Some(&self.node) {
-            self.role.leader_node.clone_from(&queue.leader);
-            self.role.last_leader.take_if(|_| queue.leader.is_some());
+            match &queue.leader {
+                Some(leader) => (self.role.leader_node, self.role.last_leader) = (Some(leader.clone()), None),
+                None => self.forget_leader(read_at),
+            }
         }
         self.drift = self.differing();
     }
@@ -677,6 +679,7 @@ mod tests {
         let mut status = follower();
         status.put_queue(&queue);
         assert_eq!(status.role.leader_node, None);
+        assert_eq!(status.role.last_leader.map(|last| last.node), Some(NodeName::new("host-a")));
         let mut status = follower();
         status.put_old_queue(&queue, status.at, status.at);
         assert_eq!(status.role.last_leader.map(|last| last.node), Some(NodeName::new("host-a")), "it was, as reported");

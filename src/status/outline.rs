@@ -67,7 +67,8 @@ impl Status {
             unknown,
             damaged,
         } = self;
-        let Role { candidate, predecessor, predecessor_node, leader_node, last_leader, token, term_since } = role;
+        let Role { candidate, predecessor, predecessor_node, leader_node, last_leader, token, term_since, is_first } =
+            role;
         Self {
             v,
             at,
@@ -78,7 +79,16 @@ impl Status {
             state,
             ready,
             awaiting: awaiting.as_deref().map(without_cause),
-            role: Role { candidate, predecessor, predecessor_node, leader_node, last_leader, token, term_since },
+            role: Role {
+                candidate,
+                predecessor,
+                predecessor_node,
+                leader_node,
+                last_leader,
+                token,
+                term_since,
+                is_first,
+            },
             session: session.map(outlined_session),
             service: service.map(outlined_worth),
             confinement: Confinement { cgroup: cgroup.map(|_| withheld()), limits },

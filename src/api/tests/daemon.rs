@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -60,6 +60,8 @@ pub struct Ledger {
     /// The nodes that are alive, if they are not the usual ones.
     pub members: Mutex<Option<Vec<Member>>>,
     pub queues: AtomicUsize,
+    /// The first of the queue does not lead yet.
+    pub leaderless: AtomicBool,
     /// The nodes as places to run jobs.
     pub places: Mutex<BTreeMap<NodeName, Place>>,
     /// How each job's runs ended last, and how often that was read.
@@ -103,7 +105,8 @@ impl Reader for Ledger {
         let usual = sample::queue();
         let members = self.members.lock().unwrap().clone().unwrap_or(usual.members);
         let places = self.places.lock().unwrap().clone();
-        self.answer(Queue { members, places, ..usual })
+        let leader = usual.leader.filter(|_| !self.leaderless.load(Ordering::Relaxed));
+        self.answer(Queue { members, places, leader, ..usual })
     }
 
     fn snapshot(&self) -> ReadFuture<'_, Snapshot> {
@@ -259,6 +262,7 @@ impl Daemon {
             complete_since: Mutex::default(),
             members: Mutex::default(),
             queues: AtomicUsize::new(0),
+            leaderless: AtomicBool::new(false),
             places: Mutex::default(),
             lasts: Mutex::default(),
             reads_of_lasts: AtomicUsize::new(0),

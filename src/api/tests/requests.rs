@@ -260,6 +260,15 @@ async fn a_node_that_does_not_lead_refuses_a_handover_only_if_the_leader_would()
     let error = refused["error"].as_str().unwrap_or_default();
     assert!(code == 409 && error.starts_with("no handover to host-b: "), "{code} {error}");
     assert_eq!(daemon.post("/v1/handover", r#"{"to":"host-z"}"#).await.0, 404, "nobody knows that one");
+
+    // host-a is first, and would neither resign nor read the request.
+    daemon.ledger.leaderless.store(true, std::sync::atomic::Ordering::Relaxed);
+    for body in ["", r#"{"to":"host-a"}"#] {
+        let (code, refused) = daemon.post("/v1/handover", body).await;
+        let error = "no handover: host-a is first in the queue, but does not lead yet";
+        assert_eq!((code, &refused["error"]), (409, &error.into()), "{body}");
+    }
+    assert_eq!(daemon.requests(), [""; 0]);
 }
 
 #[tokio::test]

@@ -162,13 +162,13 @@ pub struct Surveyed {
     pub watches_members: bool,
     pub places: bool,
     pub watches_places: bool,
-    /// Who is first is read although this node has no candidate, because it never has one.
+    /// Who leads is read although this node has no candidate, because it never has one.
     pub observes: bool,
     /// The runs are looked at by a leader, which knows this of them.
     pub strays: Option<Strays>,
     /// The nodes that were alive at the last reading, and when their processes had started.
     pub alive: BTreeMap<NodeName, Timestamp>,
-    /// Whether the opening write of this node's term is there is read: of the term with this token.
+    /// Checks that the opening write of this node's term, which has this token, is still there.
     pub opened: Option<FencingToken>,
 }
 
@@ -241,27 +241,31 @@ impl EntryAhead {
     }
 }
 
-/// True if the opening write of a term says that it was opened with this candidate: it is the candidate's data, and
-/// newer than the candidate. Another client's entry opens no term, and who was first but died before it led has opened
-/// none either.
-fn names(opening: &Record, (data, stat): &Record) -> bool {
+/// The opening write of the last term, empty before the first one; `None` if the folder of the queue is gone.
+pub(super) async fn read_opening<C: Session>(client: &C) -> Result<Option<Record>, SessionError> {
+    match client.get(paths::LEADER).await {
+        Ok(opening) => Ok(Some(opening)),
+        Err(Error::Missing) => Ok(None),
+        Err(error) => Err(error).at(paths::LEADER),
+    }
+}
+
+/// True if the last term was opened with this candidate: its opening write is the candidate's data, and newer than the
+/// candidate. So a node that dies before its turn has opened none, nor has one for which an earlier candidate did.
+fn is_opened_with((data, stat): &Record, opening: &Record) -> bool {
     opening.0 == *data && opening.1.changed > stat.created
 }
 
-/// The opening write of the last term. Empty: there was none.
-async fn opening<C: Session>(client: &C) -> Result<Record, SessionError> {
-    client.get(paths::LEADER).await.at(paths::LEADER)
-}
-
-/// True if the node of this candidate has opened a term with it. `opening`: the last term's opening write.
-async fn leads<C: Session>(
+/// True if the node of the first candidate has opened a term with it. `opening`: the last term's opening write; without
+/// one the first candidate counts as opened.
+async fn has_opened<C: Session>(
     client: &C,
     candidate: &str,
     entry: &EntryAhead,
-    opening: &Record,
+    opening: Option<&Record>,
 ) -> Result<bool, SessionError> {
     let (Some(node), Some(record)) = (&entry.node, &entry.record) else { return Ok(false) };
-    if names(opening, record) {
+    if opening.is_none_or(|opening| is_opened_with(record, opening)) {
         return Ok(true);
     }
     let member = paths::member(node);
@@ -272,10 +276,15 @@ async fn leads<C: Session>(
     }
 }
 
-/// The leader of a queue with this first entry.
-pub async fn leader<C: Session>(client: &C, name: &str, record: Record) -> Result<Option<NodeName>, SessionError> {
+/// The leader of a queue with this first entry and this opening write.
+pub(super) async fn leader_of<C: Session>(
+    client: &C,
+    first: &str,
+    record: Record,
+    opening: Option<&Record>,
+) -> Result<Option<NodeName>, SessionError> {
     let entry = EntryAhead::new(record);
-    let leads = leads(client, name, &entry, &opening(client).await?).await?;
+    let leads = has_opened(client, first, &entry, opening).await?;
     Ok(entry.node.filter(|_| leads))
 }
 
@@ -320,8 +329,8 @@ async fn behind<C: Session, K: Clock>(
 ) -> Result<(Behind, Vec<Damage>), SessionError> {
     let name = first.unwrap_or_else(|| predecessor.clone());
     let first = async { if name == predecessor { Ok(entry.clone()) } else { read_entry(context, &name).await } };
-    let (first, opening) = try_join(first, opening(context.line()?)).await?;
-    let leads = leads(context.line()?, &name, &first, &opening).await?;
+    let (first, opening) = try_join(first, read_opening(context.line()?)).await?;
+    let leads = has_opened(context.line()?, &name, &first, opening.as_ref()).await?;
     let mut damaged: Vec<Damage> = blocking(context, &name, &first)?.into_iter().collect();
     if entry.lasts && name != predecessor {
         let lasts = "it precedes this node in the queue and is not ephemeral: it stays until somebody deletes it";
@@ -519,23 +528,20 @@ pub async fn leave<C: Session, K: Clock>(
 ) -> Result<(), SessionError> {
     let mut names = context::names(context.line()?, paths::LEADER).await?;
     names.retain(|name| name.starts_with(&context.me.prefix));
-    let mut ops = context.removals(names, std::slice::from_ref(&context.me.session)).await?;
-    let (own, member) = (paths::place(&context.me.node), context.member());
-    if let Some(stopped) = stopped.filter(|_| !ops.is_empty())
-        && let Some(stat) = context.line()?.stat(&own).await.at(&own)?
-    {
-        let set = Op::Set { path: own, data: context::json(&stopped), at: stat.version.into() };
-        let last = ops.len();
-        match context.line()?.commit(ops.iter().cloned().chain([set]).collect()).await {
+    let removals = context.removals(names, std::slice::from_ref(&context.me.session)).await?;
+    if removals.is_empty() {
+        return Ok(());
+    }
+    if let Some(stopped) = stopped {
+        let path = paths::place(&context.me.node);
+        let set = Op::Set { path, data: context::json(&stopped), at: AtVersion::Any };
+        match context.line()?.commit(removals.iter().cloned().chain([set]).collect()).await {
             // That it leaves counts for more than that others know why.
-            Err(failed) if failed.index == Some(last) => {}
-            done => return done.at(&member).map(drop),
+            Err(failed) if failed.error.is_of_path() => {}
+            done => return done.at(&context.member()).map(drop),
         }
     }
-    if !ops.is_empty() {
-        context.line()?.commit(std::mem::take(&mut ops)).await.at(&member)?;
-    }
-    Ok(())
+    context.line()?.commit(removals).await.at(&context.member()).map(drop)
 }
 
 /// Reads the queue and the members, for the log and for status, and on request the places to run jobs and the runs.
@@ -553,7 +559,7 @@ pub async fn survey<C: Session, K: Clock>(
         None => None,
     };
     let (members, damaged) = snapshot::members(context.line()?).await?;
-    let stopped = stopped(context.line()?, wanted.alive, &members).await?;
+    let stopped = find_stopped(context.line()?, wanted.alive, &members).await?;
     let path = context.member();
     // Compare sessions only: the member's data may have been overwritten.
     let own = context.line()?.stat(&path).await.at(&path)?;
@@ -561,8 +567,8 @@ pub async fn survey<C: Session, K: Clock>(
     // The servers may have lost it, or somebody may have written something else.
     let is_opened = match wanted.opened {
         Some(token) => {
-            let (data, stat) = opening(context.line()?).await?;
-            data == context.me.candidate_data && stat.changed.token() > token
+            let is_own = |(data, stat): Record| data == context.me.candidate_data && stat.changed.token() > token;
+            read_opening(context.line()?).await?.is_none_or(is_own)
         }
         None => true,
     };
@@ -571,12 +577,14 @@ pub async fn survey<C: Session, K: Clock>(
 
 /// Those of the nodes that were alive, and are not any more, which left because they were asked to stop. Whoever leaves
 /// writes so in the commit that removes its member, so it can be read once the member is gone.
-async fn stopped<C: Session>(
+async fn find_stopped<C: Session>(
     client: &C,
     mut were_alive: BTreeMap<NodeName, Timestamp>,
     members: &[Member],
 ) -> Result<Vec<NodeName>, SessionError> {
-    members.iter().for_each(|member| _ = were_alive.remove(&member.node));
+    for member in members {
+        were_alive.remove(&member.node);
+    }
     if were_alive.is_empty() {
         return Ok(Vec::new());
     }
@@ -615,9 +623,9 @@ async fn read_ahead<C: Session, K: Clock>(context: &SessionContext<C, K>) -> Res
 async fn observe<C: Session, K: Clock>(context: &SessionContext<C, K>) -> Result<Ahead, SessionError> {
     let mut ahead = Ahead { behind: None, damaged: Vec::new(), has_candidate: false, leader: None };
     if let Some(name) = read_order(context).await?.into_iter().next() {
-        let (entry, opening) = try_join(read_entry(context, &name), opening(context.line()?)).await?;
+        let (entry, opening) = try_join(read_entry(context, &name), read_opening(context.line()?)).await?;
         ahead.damaged.extend(blocking(context, &name, &entry)?);
-        let leads = leads(context.line()?, &name, &entry, &opening).await?;
+        let leads = has_opened(context.line()?, &name, &entry, opening.as_ref()).await?;
         ahead.leader = entry.node.filter(|_| leads);
     }
     Ok(ahead)
@@ -637,14 +645,15 @@ fn blocking<C: Session, K: Clock>(
     Ok(Some(Damage::to_delete(path, election::BLOCKED, removal)))
 }
 
-/// Who is ahead now, if the first candidate has gone; `None` if it is still there. Does not watch that one, because its
-/// end would wake the whole queue.
+/// Who is ahead now, if the first candidate has gone or is about to lead; `None` if it is still there, and `leads`. Does
+/// not watch that one, because its end would wake the whole queue.
 pub async fn look_for_first<C: Session, K: Clock>(
     context: SessionContext<C, K>,
     first: CandidateName,
+    leads: bool,
 ) -> Result<Option<Ahead>, SessionError> {
     let path = paths::candidate(&first);
-    if context.line()?.stat(&path).await.at(&path)?.is_some() {
+    if leads && context.line()?.stat(&path).await.at(&path)?.is_some() {
         return Ok(None);
     }
     read_ahead(&context).await.map(Some)

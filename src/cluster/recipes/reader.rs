@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use tokio::sync::Mutex;
 
 use super::bounded;
-use super::context::{self, At as _, SessionError};
+use super::context::{self, At as _, Reads, SessionError};
 use super::lasts::AllLasts;
 use super::newest_records::NewestRecords;
 use super::{damage, place, snapshot, wanted};
@@ -20,7 +20,7 @@ use cronkeeper_core::election::{Candidate, Defined, Queue};
 use cronkeeper_core::job::JobName;
 use cronkeeper_core::ledger::{Filter, Gathering, Last, Newest, Snapshot, Window};
 use cronkeeper_core::run::{HistoryRecord, RunId, RunRecord};
-use cronkeeper_core::term::CandidateName;
+use cronkeeper_core::term::{CandidateName, NodeName};
 
 /// Reads the ledger on sessions borrowed from a lender. The caller bounds the wait.
 pub struct LedgerReader<L> {
@@ -101,8 +101,12 @@ impl<L: Lend> Reader for LedgerReader<L> {
 }
 
 pub(super) async fn queue<C: Session>(client: &C) -> Result<Queue, SessionError> {
-    let order = place::ordered(client).await?;
-    let entries = context::get_small(client, paths::LEADER, order.clone()).await?;
+    let mut lined_up = LinedUp::read(client).await?;
+    if lined_up.leader.is_none() {
+        // Leadership may have passed on between the reads.
+        lined_up = LinedUp::read(client).await?;
+    }
+    let LinedUp { order, entries, leader } = lined_up;
     let nodes: BTreeMap<_, _> =
         entries.found.iter().map(|(name, data, _)| (name.as_str(), context::node_in(data))).collect();
     let is_there = |name: &str| nodes.contains_key(name) || entries.unread.iter().any(|(unread, _)| unread == name);
@@ -112,13 +116,30 @@ pub(super) async fn queue<C: Session>(client: &C) -> Result<Queue, SessionError>
     });
     let (members, drained, places) =
         try_join3(snapshot::members(client), wanted::drained(client), snapshot::places(client)).await?;
-    let candidates = candidates.collect();
-    let first = order.first().and_then(|first| entries.found.iter().find(|(name, ..)| name == first));
-    let leader = match first {
-        Some((name, data, stat)) => place::leader(client, name, (data.clone(), stat.clone())).await?,
-        None => None,
-    };
-    Ok(Queue { candidates, leader, members: members.0, drained, places: places.0 })
+    Ok(Queue { candidates: candidates.collect(), leader, members: members.0, drained, places: places.0 })
+}
+
+/// The candidates in order, their entries, and which of their nodes leads.
+struct LinedUp {
+    order: Vec<String>,
+    entries: Reads,
+    leader: Option<NodeName>,
+}
+
+impl LinedUp {
+    async fn read<C: Session>(client: &C) -> Result<Self, SessionError> {
+        let order = place::ordered(client).await?;
+        let entries = context::get_small(client, paths::LEADER, order.clone());
+        let (entries, opening) = try_join(entries, place::read_opening(client)).await?;
+        let first = order.first().and_then(|first| entries.found.iter().find(|(name, ..)| name == first));
+        let leader = match first {
+            Some((name, data, stat)) => {
+                place::leader_of(client, name, (data.clone(), stat.clone()), opening.as_ref()).await?
+            }
+            None => None,
+        };
+        Ok(Self { order, entries, leader })
+    }
 }
 
 /// The record of a run in flight.

@@ -129,6 +129,7 @@ impl Parts {
             | E::Examined(_)
             | E::Joined { .. }
             | E::Following { .. }
+            | E::First
             | E::Observing { .. }
             | E::Stopped(_)
             | E::Unreachable { .. }

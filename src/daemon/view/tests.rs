@@ -89,6 +89,24 @@ fn following(predecessor: &str, leader: &str) -> Election {
 }
 
 #[test]
+fn a_node_that_is_first_shows_nobody_as_the_leader_until_it_leads() {
+    let (mut view, engine) = view();
+    let session = Election::Session { id: SessionId("1".into()), timeout: Duration::from_secs(10) };
+    for event in [session, following("host-b", "host-b")] {
+        view.elected(NOW, &event, engine.jobs());
+    }
+    assert_eq!(view.summary(&engine), "following, the leader is host-b");
+    view.elected(NOW, &Election::First, engine.jobs());
+    let role = view.status(NOW, &engine).role;
+    let last = LastLeader { node: NodeName::new("host-b"), unknown_since: NOW.wall };
+    assert_eq!((role.leader_node, role.last_leader), (None, Some(last)), "its entry is gone");
+    assert_eq!((view.summary(&engine), view.seen().leader), ("following, no node leads now".into(), None));
+    view.elected(NOW, &elected(), engine.jobs());
+    assert_eq!(view.led_before(), Some(&NodeName::new("host-b")));
+    assert_eq!(view.status(NOW, &engine).role.leader_node, Some(NodeName::new("host-a")));
+}
+
+#[test]
 fn a_node_that_never_leads_is_ready_once_it_has_looked_who_does_unless_it_is_drained() {
     let (mut view, engine) = view();
     view.never_leads();

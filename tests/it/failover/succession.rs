@@ -6,7 +6,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 
 use super::cluster::{Lines, Place, TIMEOUT, again, in_line, node, shared, token, usual};
-use crate::support::node::Node;
+use crate::support::node::{Event, Node};
 use crate::support::{LONG, until};
 
 /// The position in the queue that a node logged last.
@@ -61,9 +61,12 @@ fn each_follower_watches_its_predecessor_alone_and_says_who_leads() {
 #[test]
 fn a_node_that_dies_before_its_turn_is_never_said_to_lead() {
     let place = Place::shared();
-    let [a, b, c] = in_line(["a", "b", "c"].map(|name| usual(place.node(name))));
+    // Time for the last one to look at the queue while the dead one is first.
+    let [a, b, c] = in_line(["a", "b", "c"].map(|name| place.node(name).option("--session-timeout", "12s")));
     b.kill9();
     a.signal(Signal::TERM);
+    let about_to_lead = |said: &Event| said.text("predecessor_node") == b.name() && said.text("leader_node").is_empty();
+    c.await_where("election.following", LONG, about_to_lead);
     let elected = c.await_event("leader.elected", LONG);
     assert_eq!(elected.text("after"), "", "it has not led: {elected:?}");
     c.await_event("takeover.done", LONG);

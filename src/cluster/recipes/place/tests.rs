@@ -1,5 +1,7 @@
 //! Tests of the number of round trips per takeover.
 
+use std::sync::Arc;
+
 use super::*;
 use crate::recipes::context::json;
 use crate::recipes::reader;
@@ -235,4 +237,24 @@ fn a_node_leaves_although_it_cannot_write_that_it_was_asked_to() {
     server.tree().close(&paths::place(&context.me.node), Right::Write);
     server.round_trips(leave(context.clone(), asked_to_stop())).0.unwrap();
     assert!(!server.tree().has(&context.member()), "without the right to write it");
+}
+
+/// Nobody reads who leads from anything else, so a leader restores it.
+#[test]
+fn a_leader_finds_that_its_opening_write_is_lost() {
+    let server = Server::default();
+    let mut context = server.context(ByHand::default());
+    Arc::get_mut(&mut context.me).expect("nobody shares it").candidate_data = entry_of("host-a");
+    server.tree().put(paths::LEADER, entry_of("host-a"));
+    let stat = || Session::stat(&server, paths::LEADER);
+    let token = server.round_trips(stat()).0.unwrap().unwrap().changed.token();
+    let is_opened = |token: i64| {
+        let wanted = Surveyed { opened: Some(FencingToken(token)), ..Surveyed::default() };
+        server.round_trips(survey(context.clone(), wanted)).0.unwrap().is_opened
+    };
+    assert!(is_opened(token.0 - 1));
+    assert!(!is_opened(token.0), "it is that of an earlier term of this process");
+    server.tree().put(paths::LEADER, entry_of("host-b"));
+    assert!(!is_opened(token.0 - 1), "it is that of another");
+    assert!(server.round_trips(survey(context.clone(), Surveyed::default())).0.unwrap().is_opened, "nobody has asked");
 }

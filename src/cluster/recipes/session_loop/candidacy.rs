@@ -18,7 +18,8 @@ use crate::tree::Limits;
 use cronkeeper_core::clock::Uptime;
 use cronkeeper_core::term::{CandidateName, FencingToken, Term, TermEnd};
 
-/// Interval at which a follower looks whether the first entry is still there, if it does not watch that entry.
+/// Interval at which a follower looks whether the first entry is still there, if it does not watch that entry, and
+/// whether its node leads by now.
 const FIRST_EVERY: Duration = Duration::from_secs(2);
 /// Resigning waits at most this long for the answers to commits.
 const RESIGN_WITHIN: Duration = Duration::from_secs(5);
@@ -295,17 +296,20 @@ impl Candidacy {
         !known.is_some_and(|known| Behind { first: behind.first.clone(), ..known } == behind)
     }
 
-    /// The first entry and when it is looked for next; `None` if the watch on the predecessor says enough.
-    pub fn distant_first(&self) -> Option<(Uptime, CandidateName)> {
-        let behind = self.following.as_ref().filter(|behind| behind.first != behind.predecessor)?;
-        self.is_waiting().then(|| (self.first_look_at, behind.first.clone()))
+    /// When the first entry is looked for next; `None` if the watch on the predecessor says enough. That watch does not
+    /// say when a node that is first begins to lead.
+    pub fn first_look_at(&self) -> Option<Uptime> {
+        let behind = self.following.as_ref().filter(|_| self.is_waiting())?;
+        let is_about_to_lead = behind.first_node.is_some() && !behind.leads;
+        (behind.first != behind.predecessor || is_about_to_lead).then_some(self.first_look_at)
     }
 
-    /// The first entry if it is due to be looked for. The next look follows after [`FIRST_EVERY`].
-    pub fn look_for_first(&mut self, now: Uptime) -> Option<CandidateName> {
-        let (_, first) = self.distant_first().filter(|(at, _)| now >= *at)?;
+    /// The first entry if it is due to be looked for, and whether its node leads. The next look follows after
+    /// [`FIRST_EVERY`].
+    pub fn look_for_first(&mut self, now: Uptime) -> Option<(CandidateName, bool)> {
+        self.first_look_at().filter(|at| now >= *at)?;
         self.first_look_at = now + FIRST_EVERY;
-        Some(first)
+        self.following.as_ref().map(|behind| (behind.first.clone(), behind.leads))
     }
 
     /// Gives up the position in the queue by this step, and the term that depends on it, if any. Returns true if there

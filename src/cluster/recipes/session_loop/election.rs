@@ -306,7 +306,7 @@ impl<C: Session, K: Clock> Election<C, K> {
         if self.step.not_before() > now {
             return Some(self.step.not_before());
         }
-        let looks_at = self.candidacy.distant_first().map(|(at, _)| at);
+        let looks_at = self.candidacy.first_look_at();
         let next = [self.candidacy.waits_to_open(now), looks_at, Some(self.surveys.at())];
         next.into_iter().flatten().min()
     }

@@ -16,7 +16,6 @@ use crate::recipes::{entry, give_up, place, requests, transfer, wanted};
 use crate::tree::Session;
 use cronkeeper_core::clock::{Clock, Uptime};
 use cronkeeper_core::election::{Member, Place};
-use cronkeeper_core::term::CandidateName;
 
 /// A request of the election, and what it is for.
 type Planned<W> = (Task, Request<W>);
@@ -100,15 +99,14 @@ impl<C: Session, K: Clock> Election<C, K> {
             }
             NextInQueue::Look => plan(Task::Look, async { place::look(context).await.map(StepResult::Position) }),
             NextInQueue::Open(candidate) => {
-                let (dead, at) =
-                    (node.store.removable().into_iter().collect::<BTreeSet<_>>(), self.open_at(&candidate, node));
+                let (dead, at) = (node.store.removable().into_iter().collect::<BTreeSet<_>>(), self.open_at(node));
                 let proof = if self.lease.is_proof(now) { Proof::Lease } else { Proof::Write };
                 plan(Task::Open, async move {
                     place::open(context, candidate, dead, proof, at).await.map(StepResult::Opened)
                 })
             }
             NextInQueue::WriteOpening(candidate) => {
-                let at = self.open_at(&candidate, node);
+                let at = self.open_at(node);
                 plan(Task::WriteOpening, async {
                     place::write_opening(context, candidate, at).await.map(StepResult::Written)
                 })
@@ -137,25 +135,25 @@ impl<C: Session, K: Clock> Election<C, K> {
         if now >= self.surveys.at() {
             return self.survey(node);
         }
-        let first = self.candidacy.look_for_first(now)?;
-        plan(Task::LookForFirst, async move { place::look_for_first(context, first).await.map(StepResult::First) })
+        let (first, leads) = self.candidacy.look_for_first(now)?;
+        plan(
+            Task::LookForFirst,
+            async move { place::look_for_first(context, first, leads).await.map(StepResult::First) },
+        )
     }
 
-    /// The record of a term's opening write with this candidate.
-    fn open_at(&self, candidate: &CandidateName, node: &Node) -> OpenAt {
+    fn open_at(&self, node: &Node) -> OpenAt {
         match self.candidacy.opening_record() {
-            OpeningRecord::Member => {
-                let opened = Some(candidate.clone());
-                OpenAt::Member(context::json(&Member { opened, ..node.member(self.timeout) }))
-            }
+            OpeningRecord::Member => OpenAt::Member(context::json(&self.member(node))),
             OpeningRecord::Queue => OpenAt::Queue,
         }
     }
 
     /// This node's member. It names the candidate that the node leads with where the queue's folder cannot.
     pub(super) fn member(&self, node: &Node) -> Member {
-        let term = self.candidacy.term().filter(|_| self.candidacy.opening_record() == OpeningRecord::Member);
-        Member { opened: term.map(|term| term.candidate.clone()), ..node.member(self.timeout) }
+        let names_it = self.candidacy.is_first() && self.candidacy.opening_record() == OpeningRecord::Member;
+        let opened = self.candidacy.candidate().filter(|_| names_it).cloned();
+        Member { opened, ..node.member(self.timeout) }
     }
 
     /// Reads the queue and the members. A leader also reads the damaged paths again.

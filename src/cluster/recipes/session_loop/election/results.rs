@@ -84,7 +84,7 @@ impl<C: Session, K: Clock> Election<C, K> {
                 if node.desired.published.never_leads {
                     // For such a node the start is over.
                     node.has_joined = true;
-                    self.observe(&survey.ahead);
+                    self.observe(&survey.ahead, now);
                 }
                 self.surveyed(*survey, now);
             }
@@ -193,6 +193,7 @@ impl<C: Session, K: Clock> Election<C, K> {
             Look::First(candidate) => {
                 self.act(Act::Found(Source::Queue, Vec::new()));
                 self.adopt(&candidate);
+                self.emit(Event::First);
                 self.candidacy.be_first(candidate, now);
                 self.lease.leave_renewal_to_opening(now);
             }
@@ -220,10 +221,6 @@ impl<C: Session, K: Clock> Election<C, K> {
 
     fn report_following(&mut self, behind: Behind, now: Uptime) {
         if self.candidacy.follow(behind.clone(), now) {
-            if !behind.leads {
-                // It is about to.
-                self.surveys.soon(now);
-            }
             let leader_node = behind.leader_node().cloned();
             let Behind { candidate, predecessor, predecessor_node, .. } = behind;
             self.emit(Event::Following { candidate, predecessor, predecessor_node, leader_node });
@@ -424,9 +421,13 @@ impl<C: Session, K: Clock> Election<C, K> {
     }
 
     /// A node that never has a candidate has looked who leads.
-    fn observe(&mut self, ahead: &Ahead) {
+    fn observe(&mut self, ahead: &Ahead, now: Uptime) {
         self.act(Act::Found(Source::Queue, ahead.damaged.clone()));
         if self.membership.is_present() && self.observed.as_ref() != Some(&ahead.leader) {
+            if ahead.leader.is_none() {
+                // The next one is about to.
+                self.surveys.soon(now);
+            }
             self.observed = Some(ahead.leader.clone());
             self.emit(Event::Observing { leader_node: ahead.leader.clone() });
         }
