@@ -909,6 +909,11 @@ impl Ledger {
             // Its node removes an offer of what is not placed there any more.
             self.offers.retain(|(_, offered)| *offered != run.id());
         }
+        if let Change::End { end, .. } = change {
+            // So does one where the service has it placed, because it has lost that the run went to another node.
+            let (run, by) = (end.run.id(), &end.run.owner.node);
+            self.offers.retain(|(node, offered)| *offered != run || node == by);
+        }
         let placed = self.running.values().filter(|(record, _)| record.state == RunState::Placed);
         let placed: BTreeSet<_> = placed.map(|(record, _)| (record.owner.node.clone(), record.id())).collect();
         self.lost_offers.retain(|offer| placed.contains(offer));
