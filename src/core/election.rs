@@ -308,7 +308,7 @@ pub enum Event {
     /// The service's clock, read from the timestamp of a write by this node. Sent before each [`Event::Elected`], and
     /// about every minute while the node leads, runs something or waits in the queue.
     Time(ServerTime),
-    /// This node has left the cluster because its daemon was asked to stop. Sent before the [`Event::Members`] without
+    /// Another node has left the cluster because its daemon was asked to stop. Sent before the [`Event::Members`] without
     /// it.
     Stopped(NodeName),
     /// The nodes that are alive, read every 15 s.

@@ -62,7 +62,7 @@ impl Members {
         if is_settled { self.report_gone(back) } else { back }
     }
 
-    /// This node was asked to stop and has left the cluster: if it was seen alive, it is shown as stopped, not as missing.
+    /// A node was asked to stop and has left the cluster: if it was seen alive, it is shown as stopped, not as missing.
     pub fn stopped(&mut self, node: &NodeName) {
         if let Some(member) = self.alive.iter_mut().find(|member| member.node == *node) {
             member.published.draining = true;

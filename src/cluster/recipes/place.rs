@@ -220,7 +220,7 @@ pub async fn look<C: Session, K: Clock>(context: SessionContext<C, K>) -> Result
 
 /// What is known of an entry ahead.
 #[derive(Clone, Debug, Default)]
-struct EntryAhead {
+pub(super) struct EntryAhead {
     /// Absent if it is not cronkeeper's, is gone, or cannot be read.
     node: Option<NodeName>,
     /// It belongs to no session, so that it stays until somebody deletes it.
@@ -230,7 +230,7 @@ struct EntryAhead {
 }
 
 impl EntryAhead {
-    fn new((data, stat): Record) -> Self {
+    pub(super) fn new((data, stat): Record) -> Self {
         let node = context::node_in(&data);
         Self { node, lasts: stat.session.is_none(), record: Some((data, stat)) }
     }
@@ -280,12 +280,11 @@ async fn has_opened<C: Session>(
 pub(super) async fn leader_of<C: Session>(
     client: &C,
     first: &str,
-    record: Record,
+    entry: &EntryAhead,
     opening: Option<&Record>,
 ) -> Result<Option<NodeName>, SessionError> {
-    let entry = EntryAhead::new(record);
-    let leads = has_opened(client, first, &entry, opening).await?;
-    Ok(entry.node.filter(|_| leads))
+    let leads = has_opened(client, first, entry, opening).await?;
+    Ok(entry.node.clone().filter(|_| leads))
 }
 
 /// An entry with a watch on it; `None` if it is gone. One that cannot be read is not cronkeeper's.
@@ -625,8 +624,7 @@ async fn observe<C: Session, K: Clock>(context: &SessionContext<C, K>) -> Result
     if let Some(name) = read_order(context).await?.into_iter().next() {
         let (entry, opening) = try_join(read_entry(context, &name), read_opening(context.line()?)).await?;
         ahead.damaged.extend(blocking(context, &name, &entry)?);
-        let leads = has_opened(context.line()?, &name, &entry, opening.as_ref()).await?;
-        ahead.leader = entry.node.filter(|_| leads);
+        ahead.leader = leader_of(context.line()?, &name, &entry, opening.as_ref()).await?;
     }
     Ok(ahead)
 }
@@ -645,8 +643,8 @@ fn blocking<C: Session, K: Clock>(
     Ok(Some(Damage::to_delete(path, election::BLOCKED, removal)))
 }
 
-/// Who is ahead now, if the first candidate has gone or is about to lead; `None` if it is still there, and `leads`. Does
-/// not watch that one, because its end would wake the whole queue.
+/// Who is ahead now. `leads`: the node of the first candidate led when that was last read; then `None` if the candidate
+/// is still there. Does not watch that one, because its end would wake the whole queue.
 pub async fn look_for_first<C: Session, K: Clock>(
     context: SessionContext<C, K>,
     first: CandidateName,

@@ -102,7 +102,7 @@ impl<L: Lend> Reader for LedgerReader<L> {
 
 pub(super) async fn queue<C: Session>(client: &C) -> Result<Queue, SessionError> {
     let mut lined_up = LinedUp::read(client).await?;
-    if lined_up.leader.is_none() {
+    if lined_up.leader.is_none() && !lined_up.order.is_empty() {
         // Leadership may have passed on between the reads.
         lined_up = LinedUp::read(client).await?;
     }
@@ -134,7 +134,8 @@ impl LinedUp {
         let first = order.first().and_then(|first| entries.found.iter().find(|(name, ..)| name == first));
         let leader = match first {
             Some((name, data, stat)) => {
-                place::leader_of(client, name, (data.clone(), stat.clone()), opening.as_ref()).await?
+                let entry = place::EntryAhead::new((data.clone(), stat.clone()));
+                place::leader_of(client, name, &entry, opening.as_ref()).await?
             }
             None => None,
         };

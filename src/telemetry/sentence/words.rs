@@ -148,7 +148,7 @@ fn again(f: &Facts<'_>) -> Option<String> {
     f.number("attempt").filter(|&attempt| attempt > 1).map(|attempt| attempt.to_string())
 }
 
-/// What is before this node in the queue if it is no node's entry.
+/// Names the entry ahead if no node of cronkeeper made it.
 const ANOTHER_CLIENT: &str = "another client";
 
 /// Who is before this node in the queue.

@@ -1,4 +1,4 @@
-//! Tests of the number of round trips per takeover.
+//! Tests of takeovers, of who leads, and of leaving.
 
 use std::sync::Arc;
 
@@ -94,7 +94,7 @@ fn with_runs_in_flight_it_is_one_more_to_find_their_owners() {
     assert_eq!((snapshot.running.len(), rounds), (1, 4));
 }
 
-/// A queue of host-b, host-c and this node, in which nobody has led.
+/// A queue of host-b, host-c and this node, in which nobody has led yet.
 struct InLine {
     server: Server,
     context: SessionContext<Server, ByHand>,

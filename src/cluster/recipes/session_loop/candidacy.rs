@@ -137,7 +137,7 @@ pub(super) struct Candidacy {
     opens_at: Uptime,
     /// The predecessor last reported to the daemon.
     following: Option<Behind>,
-    /// When the first entry is looked for next, if that is not the watched predecessor.
+    /// When the first entry is looked for next, if the watch on the predecessor does not say enough.
     first_look_at: Uptime,
     opening_record: OpeningRecord,
     /// A candidate with a high sequence number was reported.
