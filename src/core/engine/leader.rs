@@ -715,13 +715,13 @@ impl Leader {
             None => self.pauses.remove(name),
         };
         runs.changed(cx, name);
-        if self.keep_lost_mark(cx, name, entry.as_ref()) {
-            return;
-        }
         let Some(timeline) = self.book.get_mut(name) else { return };
         if entry.as_ref().is_some_and(|entry| entry.record.is_some() && timeline.was_replaced(entry.version)) {
             timeline.is_in_conflict = true;
             self.book.schedule(name);
+        }
+        if self.keep_lost_mark(cx, name, entry.as_ref()) {
+            return;
         }
         // While a write is not answered, it is not known what it has begun. The record is read again after that.
         let is_settled = |timeline: &&Timeline| timeline.is_in_conflict && timeline.open == 0;

@@ -2,7 +2,8 @@
 //!
 //! Versions only grow, so a record with an older version than one that was acknowledged to this leader shows that the
 //! service has lost the newer one. The leader's own mark counts: it knows that the occurrences until then are decided,
-//! even if it no longer knows how. Nothing else can tell, so the mark is written again at once.
+//! even if it no longer knows how. Nothing else can tell, so the mark is written again at once. A newer record can have an
+//! earlier mark, from a node that has restored an earlier run since the loss: its mark counts no more than the lost one's.
 //!
 //! A store also shows that commits are lost without saying which. The next leader then begins nothing that one of them
 //! may have begun: it skips that as `rewound`.
@@ -22,7 +23,7 @@ use crate::engine::report::Report;
 use crate::engine::runs::Runs;
 use crate::job::{Job, JobName};
 use crate::ledger::{JobEntry, Request};
-use crate::run::{RunId, SkipReason, Version};
+use crate::run::{JobRecord, RunId, SkipReason, Version};
 
 /// A service loses only what was written last. Marks are close to the time at which they were written.
 const NEW: Duration = Duration::from_secs(60);
@@ -30,8 +31,8 @@ const NEW: Duration = Duration::from_secs(60);
 /// The marks that a leader looks for.
 #[derive(Debug, Default)]
 pub(super) struct SoughtMarks {
-    /// The versions that were acknowledged when the records were requested: what is read later may be newer.
-    versions: BTreeMap<JobName, Version>,
+    /// What was acknowledged when the records were requested: what is read later may be newer.
+    marks: BTreeMap<JobName, (Version, Timestamp)>,
     /// If one mark is lost, the others are looked for too.
     all: bool,
 }
@@ -49,8 +50,8 @@ impl Leader {
     }
 
     fn look_for_mark(&mut self, cx: &mut Context, job: JobName) {
-        if let Some(version) = self.book.get(&job).and_then(|timeline| timeline.written.0) {
-            self.sought.versions.insert(job.clone(), version);
+        if let Some((Some(version), mark)) = self.book.get(&job).map(|timeline| timeline.written) {
+            self.sought.marks.insert(job.clone(), (version, mark));
             cx.ledger(Request::ReadJob(job));
         }
     }
@@ -101,20 +102,32 @@ impl Leader {
         }
     }
 
-    /// Keeps a job's mark if the record as just read is older than what was acknowledged, and writes it again. Returns
-    /// false if the service has lost nothing.
+    /// Keeps a job's mark if the record as just read is older than what was acknowledged, or has an earlier mark, and
+    /// writes it again. Returns false if nothing is to be written again.
+    ///
+    /// Somebody may also have set the mark back by hand. Only a recount has a job counted from an earlier time.
     pub(super) fn keep_lost_mark(&mut self, cx: &mut Context, name: &JobName, entry: Option<&JobEntry>) -> bool {
-        let sought = self.sought.versions.remove(name);
+        let sought = self.sought.marks.remove(name);
         let Some(timeline) = self.book.get(name).filter(|timeline| timeline.open == 0) else { return false };
         let mark = timeline.written.1;
         // Nothing is written to a job in conflict, so what is read then is not older.
-        let known = timeline.written.0.filter(|_| timeline.is_in_conflict).max(sought);
-        let Some(entry) = entry.filter(|entry| Some(entry.version) < known) else { return false };
+        let written = timeline.written.0.filter(|_| timeline.is_in_conflict).map(|version| (version, mark));
+        let Some(entry) = entry else { return false };
+        let known: Vec<(Version, Timestamp)> = sought.into_iter().chain(written).collect();
+        // A mark that is known and later than that of the timeline: the job was recounted meanwhile.
+        let falls_short = |&(version, known): &(Version, Timestamp)| {
+            entry.version < version || entry.record.as_ref().is_some_and(|record| is_set_back(record, known.min(mark)))
+        };
+        if !known.iter().any(falls_short) {
+            return false;
+        }
         let (job, ahead) = (timeline.job.clone(), timeline.ahead);
         let recorded = Recorded::as_written(timeline, Some(entry.version));
         let found = entry.record.as_ref().map(|record| record.last_scheduled);
         cx.report(Report::MarkRewound { job: name.clone(), found, mark });
-        cx.ledger(Request::NoteLoss);
+        if known.iter().any(|&(version, _)| entry.version <= version) {
+            cx.ledger(Request::NoteLoss);
+        }
         self.count_from(cx, name, job, Counted { from: mark, ahead }, recorded);
         self.book.advance(cx, name, mark, None);
         self.book.schedule(name);
@@ -125,4 +138,9 @@ impl Leader {
         }
         true
     }
+}
+
+/// True if the record counts from before the mark, and no operator has had that done.
+fn is_set_back(record: &JobRecord, mark: Timestamp) -> bool {
+    record.count() < mark && record.fresh_recount().is_none()
 }

@@ -6,7 +6,7 @@ use super::fixture::*;
 use crate::coordination::Request;
 use crate::engine::{Command, Event, Report, Start};
 use crate::job::{Interrupted, Job, OnLeaseEnd, Overlap, Retries};
-use crate::ledger::{Change, Commit, JobEntry, OwnerState, RunLookup, Running, Snapshot};
+use crate::ledger::{Change, Commit, CommitId, JobEntry, OwnerState, RunLookup, Running, Snapshot};
 use crate::process::{Exit, Order};
 use crate::run::{
     JobRecord, Nonce, Outcome, OverAttempt, OverAttempts, Owner, Recount, RunId, RunRecord, RunState, Version,
@@ -338,6 +338,65 @@ fn a_mark_never_goes_back_and_is_written_again() {
     fixture.pass(1);
     let next = begun(&fixture.accept_all());
     assert_eq!(next, ["a.20261120T100004Z"]);
+}
+
+/// A leader that knows that the occurrences until 10:00:03 are decided, in version 3 of the record.
+fn counted() -> (Fixture, Job) {
+    let job = Job { overlap: Overlap::Allow, ..job("a", "* * * * * *") };
+    let mut fixture = Fixture::settled("10:00:00", vec![job.clone()]);
+    for _ in 0..3 {
+        fixture.pass(1);
+        fixture.accept_all();
+    }
+    fixture.handle(Event::Election(election::Event::Resumed { session: SessionId("a".into()) }));
+    fixture.commands.clear();
+    (fixture, job)
+}
+
+/// The leader reads this mark in this version, and writes its own over it. `is_loss`: it takes this for a proof that
+/// commits are lost.
+fn its_mark_is_kept(fixture: &mut Fixture, job: &Job, (mark, version): (&str, i32), is_loss: bool) -> CommitId {
+    let (name, found) = entry(job, at(mark), version);
+    fixture.handle(Event::Ledger(ledger::Event::Job(name, Some(found), None)));
+    let rewound = Report::MarkRewound { job: job.name.clone(), found: Some(at(mark)), mark: at("10:00:03") };
+    assert!(fixture.reports().contains(&rewound), "{:?}", fixture.reports());
+    assert_eq!(notes_loss(fixture), is_loss);
+    let commits = fixture.commits();
+    match &commits[..] {
+        [(id, Change::Advance { at: Some(Version(found)), record, skip: None, .. })] => {
+            assert_eq!((*found, record.last_scheduled), (version, at("10:00:03")));
+            *id
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Another node has restored its run of 10:00:01 and moved the mark with it, before the leader's write.
+#[test]
+fn a_mark_that_moves_with_an_earlier_run_while_the_leader_writes_its_own_again_skips_nothing() {
+    let (mut fixture, job) = counted();
+    let again = its_mark_is_kept(&mut fixture, &job, ("10:00:00", 0), true);
+    fixture.commands.clear();
+    fixture.answer(again, Commit::Superseded);
+    its_mark_is_kept(&mut fixture, &job, ("10:00:01", 1), false);
+    fixture.accept_all();
+    fixture.pass(1);
+    let changes = fixture.accept_all();
+    assert_eq!((begun(&changes), skipped(&changes)), (vec!["a.20261120T100004Z".to_owned()], Vec::new()));
+}
+
+/// The service lost several writes, and other nodes have made as many since.
+#[test]
+fn a_mark_of_the_version_that_was_acknowledged_is_lost_if_it_is_an_earlier_one() {
+    let (mut fixture, job) = counted();
+    its_mark_is_kept(&mut fixture, &job, ("10:00:01", 3), true);
+}
+
+/// That proves no loss.
+#[test]
+fn a_mark_that_somebody_has_set_back_is_written_again() {
+    let (mut fixture, job) = counted();
+    its_mark_is_kept(&mut fixture, &job, ("10:00:01", 8), false);
 }
 
 /// Two jobs that are due at 10:00:01, whose runs have started.

@@ -910,9 +910,9 @@ impl Ledger {
             self.offers.retain(|(_, offered)| *offered != run.id());
         }
         if let Change::End { end, .. } = change {
-            // So does one where the service has it placed, because it has lost that the run went to another node.
-            let (run, by) = (end.run.id(), &end.run.owner.node);
-            self.offers.retain(|(node, offered)| *offered != run || node == by);
+            // So does one where the service has it placed, because it has lost that the run went to another node; or
+            // because an end from before a loss has met the version in which the leader placed the run again.
+            self.offers.retain(|(_, offered)| *offered != end.run.id());
         }
         let placed = self.running.values().filter(|(record, _)| record.state == RunState::Placed);
         let placed: BTreeSet<_> = placed.map(|(record, _)| (record.owner.node.clone(), record.id())).collect();
