@@ -45,7 +45,7 @@ use crate::clock::{Uptime, earlier, later};
 use crate::engine::clocks::{AHEAD, STEP};
 use crate::job::{Digest, Edit, Job, JobName, JobSet, Misfire};
 use crate::ledger::{Commit, ControlEntry, JobEntry, LastSuccess, OperatorRequests, RunLookup};
-use crate::run::{JobRecord, Link, Recount, RunEnd, RunId, SkipReason, StandingAlarms, Version};
+use crate::run::{JobRecord, Link, Nonce, Recount, RunEnd, RunId, SkipReason, StandingAlarms, Version};
 
 /// Most jobs and runs that are decided on in one turn.
 const DECISIONS_A_TURN: usize = 200;
@@ -93,6 +93,8 @@ struct Recorded {
     missed_since: Option<Timestamp>,
     alarms: StandingAlarms,
     recount: Option<Box<Recount>>,
+    /// The record of the last recount that was read.
+    recounted: Option<Nonce>,
     /// The job was placed once.
     was_placed: bool,
 }
@@ -101,10 +103,18 @@ impl Recorded {
     /// The record as this leader wrote or read it, with which it is written again.
     fn as_written(timeline: &Timeline, version: Option<Version>) -> Self {
         let marked_at = timeline.written.1;
-        let schedule = timeline.job.as_deref().map(|job| job.schedule_digest(marked_at));
-        let (alarms, recount) = (timeline.written_alarms.clone(), timeline.recount.clone());
-        let was_placed = timeline.was_placed;
-        Self { version, schedule, marked_at, is_new: false, missed_since: None, alarms, recount, was_placed }
+        let job = timeline.written_by.as_ref().unwrap_or(&timeline.job).as_deref();
+        Self {
+            version,
+            schedule: job.map(|job| job.schedule_digest(marked_at)),
+            marked_at,
+            is_new: false,
+            missed_since: None,
+            alarms: timeline.written_alarms.clone(),
+            recount: timeline.recount.clone(),
+            recounted: timeline.recounted.clone(),
+            was_placed: timeline.was_placed,
+        }
     }
 }
 
@@ -549,11 +559,17 @@ impl Leader {
         let version = entry.as_ref().map(|entry| entry.version);
         let record = entry.and_then(|entry| entry.record);
         // A record that cannot be read does not have the job counted from earlier than what this leader knows of it.
-        let known =
-            self.book.get(name).map(|timeline| timeline.written.1).max(decided).map_or(cx.due, |at| at.max(cx.due));
-        let counted = record.as_ref().map_or(Counted { from: known, ahead: None }, Counted::of);
+        let known = self.book.get(name).map(|timeline| timeline.written.1).max(decided);
+        let from = known.map_or(cx.due, |at| at.max(cx.due));
+        let counted = record.as_ref().map_or(Counted { from, ahead: None }, Counted::of);
+        // What passed before it is counted again is not decided until its record is written.
+        let written = known.filter(|_| record.is_none());
         let marked_at = record.as_ref().map_or(counted.from, JobRecord::digested_at);
-        let fresh = record.as_ref().and_then(JobRecord::fresh_recount).map(|recount| Report::Recounted {
+        let timeline = self.book.get(name);
+        let is_news = |record: &&JobRecord| timeline.is_none_or(|timeline| timeline.is_recounted_by(record));
+        let news = record.as_ref().filter(is_news).and_then(|record| Some((record.fresh_recount()?, &record.nonce)));
+        let recounted = news.map(|(_, nonce)| nonce.clone()).or_else(|| timeline?.recounted.clone());
+        let news = news.map(|(recount, _)| Report::Recounted {
             job: name.clone(),
             by: recount.by.clone(),
             from: counted.from,
@@ -570,13 +586,17 @@ impl Leader {
                 (None, timeline.written_alarms.clone(), timeline.recount.clone())
             }),
         };
-        if let Some(fresh) = fresh {
-            cx.report(fresh);
+        if let Some(news) = news {
+            cx.report(news);
         }
         // With a recount, an operator has said what counts.
         let missed_since = decided.filter(|_| recount.is_none());
-        let recorded = Recorded { version, schedule, marked_at, is_new, missed_since, alarms, recount, was_placed };
+        let recorded =
+            Recorded { version, schedule, marked_at, is_new, missed_since, alarms, recount, recounted, was_placed };
         self.count_from(cx, name, job, counted, recorded);
+        if let (Some(timeline), Some(written)) = (self.book.get_mut(name), written) {
+            timeline.written.1 = written;
+        }
         if let Some(ahead) = self.book.get(name).and_then(|timeline| timeline.mark_ahead(limit)) {
             cx.report(Report::MarkAhead { job: name.clone(), ahead });
         }
@@ -588,7 +608,7 @@ impl Leader {
         name: &JobName,
         job: Option<Arc<Job>>,
         counted: Counted,
-        Recorded { version, schedule, marked_at, is_new, missed_since, alarms, recount, was_placed }: Recorded,
+        Recorded { version, schedule, marked_at, is_new, missed_since, alarms, recount, recounted, was_placed }: Recorded,
     ) {
         let mark = counted.from;
         let is_edited = match (job.as_deref(), &schedule) {
@@ -597,7 +617,7 @@ impl Leader {
         };
         let written_alarms = alarms.clone();
         let timeline = Timeline::new(job.clone(), version, counted, is_new);
-        let mut timeline = Timeline { alarms, written_alarms, recount, was_placed, ..timeline };
+        let mut timeline = Timeline { alarms, written_alarms, recount, recounted, was_placed, ..timeline };
         if version.is_some() && schedule.is_none() {
             // No leader counted it: it was disabled, or not defined.
             timeline.count_success_from(cx.due);
@@ -669,6 +689,9 @@ impl Leader {
             timeline.backlog.clear();
             timeline.skip = None;
         }
+        if is_in_conflict {
+            timeline.written_by.get_or_insert_with(|| old.clone());
+        }
         // It was disabled until now, so nobody has counted its occurrences.
         timeline.is_new |= is_in_conflict && old.is_none();
         self.alarms.watch(name, &self.book);
@@ -733,7 +756,7 @@ impl Leader {
             let recorded = Recorded::as_written(timeline, None);
             return self.count_from(cx, name, job, counted, recorded);
         };
-        let is_unchanged = Some(entry.version) == written.0 && !is_pause_new;
+        let is_unchanged = Some(entry.version) == written.0 && !is_pause_new && !timeline.is_pause_in_doubt;
         // After a loss, another node may have decided on what this mark hides.
         let is_mine = !is_new && (entry.record.is_none() || runs.lost_until().is_none());
         let decided = is_mine.then(|| runs.newest_occurrence(name).max(Some(written.1))).flatten();

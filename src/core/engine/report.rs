@@ -192,10 +192,11 @@ pub enum Report {
     /// The leader has begun a run again, as its job says, although it may have gone on or ended by a commit that the
     /// service has lost.
     BegunInDoubt { run: RunId, attempt: u32 },
-    /// The coordination service has lost a job's mark that it had acknowledged to this leader.
+    /// The coordination service has lost a job's mark that it had acknowledged to this leader, or somebody has set the
+    /// mark back by hand.
     MarkRewound {
         job: JobName,
-        /// The mark that it has instead; absent if that cannot be read.
+        /// The mark in the record as read, as far as the job is counted; absent if that cannot be read.
         found: Option<Timestamp>,
         /// The mark that is written again.
         mark: Timestamp,

@@ -182,9 +182,7 @@ impl Pauses {
             // Reads of the pause count again.
             self.lifted.remove(name);
             if let Some(timeline) = book.get_mut(name) {
-                // The pause caused the rejection, not the path of an occurrence's run, so no occurrence is skipped for
-                // it.
-                timeline.written.0 = None;
+                timeline.is_pause_in_doubt = true;
             }
         }
         match mark {

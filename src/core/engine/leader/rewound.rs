@@ -2,8 +2,8 @@
 //!
 //! Versions only grow, so a record with an older version than one that was acknowledged to this leader shows that the
 //! service has lost the newer one. The leader's own mark counts: it knows that the occurrences until then are decided,
-//! even if it no longer knows how. Nothing else can tell, so the mark is written again at once. A newer record can have an
-//! earlier mark, from a node that has restored an earlier run since the loss: its mark counts no more than the lost one's.
+//! even if it no longer knows how. Nothing else can tell, so the mark is written again at once. So it is over a newer record
+//! with an earlier mark: since the loss another node has restored an earlier run, and moved the mark only to that.
 //!
 //! A store also shows that commits are lost without saying which. The next leader then begins nothing that one of them
 //! may have begun: it skips that as `rewound`.
@@ -114,23 +114,28 @@ impl Leader {
         let written = timeline.written.0.filter(|_| timeline.is_in_conflict).map(|version| (version, mark));
         let Some(entry) = entry else { return false };
         let known: Vec<(Version, Timestamp)> = sought.into_iter().chain(written).collect();
-        // A mark that is known and later than that of the timeline: the job was recounted meanwhile.
-        let falls_short = |&(version, known): &(Version, Timestamp)| {
-            entry.version < version || entry.record.as_ref().is_some_and(|record| is_set_back(record, known.min(mark)))
+        let is_set_back = |mark| {
+            let record = entry.record.as_ref().filter(|record| record.count() < mark);
+            record.is_some_and(|record| !timeline.is_recounted_by(record))
         };
+        // The timeline's mark is the earlier one if the job was recounted after its record was requested.
+        let falls_short =
+            |&(version, sought): &(Version, Timestamp)| entry.version < version || is_set_back(sought.min(mark));
         if !known.iter().any(falls_short) {
             return false;
         }
         let (job, ahead) = (timeline.job.clone(), timeline.ahead);
-        let recorded = Recorded::as_written(timeline, Some(entry.version));
-        let found = entry.record.as_ref().map(|record| record.last_scheduled);
+        let recorded = Recorded { is_new: timeline.is_new, ..Recorded::as_written(timeline, Some(entry.version)) };
+        let found = entry.record.as_ref().map(JobRecord::count);
         cx.report(Report::MarkRewound { job: name.clone(), found, mark });
         if known.iter().any(|&(version, _)| entry.version <= version) {
             cx.ledger(Request::NoteLoss);
         }
         self.count_from(cx, name, job, Counted { from: mark, ahead }, recorded);
-        self.book.advance(cx, name, mark, None);
-        self.book.schedule(name);
+        if self.book.get(name).is_some_and(|timeline| timeline.open == 0) {
+            self.book.advance(cx, name, mark, None);
+            self.book.schedule(name);
+        }
         if std::mem::take(&mut self.sought.all) {
             let since = earlier(cx.due, NEW);
             let others = self.book.written_since(since).filter(|&other| other != name).cloned();
@@ -138,9 +143,4 @@ impl Leader {
         }
         true
     }
-}
-
-/// True if the record counts from before the mark, and no operator has had that done.
-fn is_set_back(record: &JobRecord, mark: Timestamp) -> bool {
-    record.count() < mark && record.fresh_recount().is_none()
 }

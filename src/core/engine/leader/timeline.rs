@@ -36,13 +36,16 @@ pub(super) struct Timeline {
     pub version: Option<Version>,
     /// The mark once all requested commits are accepted.
     pub mark: Timestamp,
-    /// Version and mark that are known to be in the ledger.
+    /// The version that is known to be in the ledger, and the newest mark that is known to have been there: until then
+    /// all is decided, also if the service has lost that.
     pub written: (Option<Version>, Timestamp),
     /// The mark in the record, if it is later than the count.
     pub ahead: Option<Timestamp>,
     /// What operators' recounts have left. Lists all occurrences after the mark that is known to be in the ledger: if later
     /// writes are rejected, the job is counted from there again.
     pub recount: Option<Box<Recount>>,
+    /// The record of the last recount that was read, by its nonce: it counts once.
+    pub recounted: Option<Nonce>,
     /// The newest occurrence taken in: the mark, or the last one of the backlog.
     pub cursor: Timestamp,
     /// Missed occurrences that wait to be made up, oldest first.
@@ -61,6 +64,10 @@ pub(super) struct Timeline {
     pub open: usize,
     /// A write was rejected. Once all others are answered the record is read; until then nothing is decided.
     pub is_in_conflict: bool,
+    /// The definition by which the record was written, if another was loaded while the job was in conflict.
+    pub written_by: Option<Option<Arc<Job>>>,
+    /// The end of a pause was rejected, so nothing is known to be in the way of the next occurrence's run.
+    pub is_pause_in_doubt: bool,
     /// The job's key in the agenda.
     pub next: Option<Timestamp>,
     /// The job's key among the backlogs to check.
@@ -81,6 +88,7 @@ impl Timeline {
             written: (version, mark),
             ahead,
             recount: None,
+            recounted: None,
             cursor: mark,
             backlog: VecDeque::new(),
             alarms: StandingAlarms::default(),
@@ -90,6 +98,8 @@ impl Timeline {
             is_placed: false,
             open: 0,
             is_in_conflict: false,
+            written_by: None,
+            is_pause_in_doubt: false,
             next: None,
             check_at: None,
             is_new,
@@ -104,6 +114,11 @@ impl Timeline {
     /// True if a record of this version, as read, was written by somebody else after all writes of the leader.
     pub fn was_replaced(&self, version: Version) -> bool {
         self.open == 0 && self.written.0.is_none_or(|written| written < version)
+    }
+
+    /// True if an operator had the job recounted by this record, and the leader has not read that before.
+    pub fn is_recounted_by(&self, record: &JobRecord) -> bool {
+        record.fresh_recount().is_some() && self.recounted.as_ref() != Some(&record.nonce)
     }
 
     /// Records that one more write is requested.

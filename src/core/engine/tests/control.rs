@@ -416,6 +416,26 @@ fn a_resume_that_another_pause_overtook_leaves_the_job_paused() {
 }
 
 #[test]
+fn a_resume_that_the_service_loses_with_earlier_marks_skips_nothing_that_was_begun() {
+    let tick = Job { overlap: Overlap::Allow, ..job("tick", "* * * * * *") };
+    let mut fixture = Fixture::settled("10:00:00", vec![tick.clone()]);
+    for _ in 0..3 {
+        fixture.pass(1);
+        fixture.accept_all();
+    }
+    fixture.receive(pause_of("tick", paused(1, 1, true)));
+    let commits = fixture.commits();
+    assert!(matches!(&commits[..], [(_, Change::Resume { .. })]), "{commits:?}");
+    fixture.answer(commits[0].0, Commit::Superseded);
+    fixture.read_job(entry(&tick, at("10:00:01"), 1), None);
+    let changes = fixture.accept_all();
+    assert!(matches!(&changes[..], [Change::Advance { at: Some(Version(1)), skip: None, .. }]), "{changes:?}");
+    fixture.pass(1);
+    let changes = fixture.accept_all();
+    assert_eq!((begun(&changes), skipped(&changes)), (vec!["tick.20261120T100004Z".to_owned()], Vec::new()));
+}
+
+#[test]
 fn a_paused_job_without_occurrences_here_is_resumed_all_the_same() {
     let mut fixture = Fixture::settled("10:00:00", vec![job("a", "@daily")]);
     fixture.receive(pause_of("gone", paused(1, 0, true)));

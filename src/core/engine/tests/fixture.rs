@@ -44,7 +44,7 @@ pub fn set(jobs: impl IntoIterator<Item = Job>) -> JobSet {
 /// `jobs/<job>` as an earlier leader left it.
 pub fn entry(job: &Job, mark: Timestamp, version: i32) -> (JobName, JobEntry) {
     let schedule = Some(job.schedule_digest(mark));
-    let record = JobRecord { schedule, ..JobRecord::new(mark, Nonce("1-1".into())) };
+    let record = JobRecord { schedule, counted: Some(mark), ..JobRecord::new(mark, Nonce("1-1".into())) };
     (job.name.clone(), JobEntry { record: Some(record), version: Version(version) })
 }
 

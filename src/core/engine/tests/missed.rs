@@ -93,6 +93,40 @@ fn an_occurrence_whose_begin_meets_what_somebody_else_has_written_is_begun_or_re
     }
 }
 
+/// The leader counts a record that cannot be read from now, but before it has written that, somebody else writes again.
+#[test]
+fn what_passed_while_a_record_was_unreadable_is_recorded_whatever_is_written_before_the_leader_writes() {
+    let tick = || Job { misfire: Misfire::Skip, ..job("a", "* * * * * *") };
+    let unreadable = |version| JobEntry { record: None, version: Version(version) };
+    let (_, repaired) = entry(&tick(), at("10:00:00"), 8);
+    for written in [repaired, unreadable(8)] {
+        let mut fixture = Fixture::settled("10:00:00", vec![tick()]);
+        fixture.pass(1);
+        let commits = fixture.commits();
+        fixture.answer(commits[0].0, Commit::Superseded);
+        fixture.pass(3);
+        fixture.commands.clear();
+        fixture.handle(Event::Ledger(ledger::Event::Job(name("a"), Some(unreadable(7)), None)));
+        let commits = fixture.commits();
+        assert!(matches!(&commits[..], [(_, Change::Advance { skip: Some(_), .. })]), "{commits:?}");
+        fixture.commands.clear();
+        fixture.answer(commits[0].0, Commit::Superseded);
+        fixture.handle(Event::Ledger(ledger::Event::Job(name("a"), Some(written), None)));
+        let mut changes = fixture.accept_all();
+        fixture.handle(Event::Tick);
+        changes.extend(fixture.accept_all());
+        let passed: u64 = changes
+            .iter()
+            .map(|change| match change {
+                Change::Advance { skip: Some(skip), .. } => skip.skip.count,
+                Change::Begin { .. } => 1,
+                _ => 0,
+            })
+            .sum();
+        assert_eq!(passed, 4, "{changes:?}");
+    }
+}
+
 #[test]
 fn run_once_runs_the_newest_and_records_the_others() {
     let mut hourly = job("a", "0 * * * *");

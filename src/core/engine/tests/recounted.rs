@@ -225,6 +225,28 @@ fn a_read_that_brings_nothing_new_changes_nothing() {
     assert_eq!(story.answer_reads(), 1);
 }
 
+/// The service has lost what the leader wrote since, and operators have paused and resumed the job.
+#[test]
+fn a_recount_that_the_leader_has_read_does_not_count_again() {
+    let mut story = silent();
+    story.recount().unwrap();
+    let record = story.record.clone();
+    story.pass(60);
+    story.end_all();
+    let (mark, version) = (story.record.count(), story.version.next());
+    assert!(record.count() < mark);
+    story.fixture.commands.clear();
+    let entry = JobEntry { record: Some(record), version };
+    story.fixture.handle(Event::Ledger(ledger::Event::Job(name("a"), Some(entry), None)));
+    assert!(!story.fixture.reports().iter().any(|report| matches!(report, Report::Recounted { .. })));
+    match &story.fixture.commits()[..] {
+        [(_, Change::Advance { at, record, skip: None, .. })] => {
+            assert_eq!((*at, record.count()), (Some(version), mark));
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
 /// As one may be that an operator's pause has written again: its mark is far later than its own stamp.
 #[test]
 fn a_record_that_cannot_be_read_does_not_end_the_silence() {

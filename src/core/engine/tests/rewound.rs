@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::fixture::*;
 use crate::coordination::Request;
 use crate::engine::{Command, Event, Report, Start};
-use crate::job::{Interrupted, Job, OnLeaseEnd, Overlap, Retries};
+use crate::job::{Interrupted, Job, Misfire, OnLeaseEnd, Overlap, Retries};
 use crate::ledger::{Change, Commit, CommitId, JobEntry, OwnerState, RunLookup, Running, Snapshot};
 use crate::process::{Exit, Order};
 use crate::run::{
@@ -397,6 +397,28 @@ fn a_mark_of_the_version_that_was_acknowledged_is_lost_if_it_is_an_earlier_one()
 fn a_mark_that_somebody_has_set_back_is_written_again() {
     let (mut fixture, job) = counted();
     its_mark_is_kept(&mut fixture, &job, ("10:00:01", 8), false);
+}
+
+/// The leader cannot compare what it has loaded meanwhile with the record that it has lost, so it remembers.
+#[test]
+fn a_job_that_is_edited_while_its_mark_is_looked_for_does_not_fire_for_the_past() {
+    let (mut fixture, job) = counted();
+    fixture.pass(1);
+    let commits = fixture.commits();
+    fixture.answer(commits[0].0, Commit::Superseded);
+    fixture.pass_by(Duration::from_millis(500));
+    let edited = Job { misfire: Misfire::RunAll, ..super::fixture::job("a", "*/4 * * * * *") };
+    fixture.handle(Event::Loaded(set([edited])));
+    fixture.commands.clear();
+    let (name, found) = entry(&job, at("10:00:01"), 1);
+    fixture.handle(Event::Ledger(ledger::Event::Job(name, Some(found), None)));
+    let edited = |report: &Report| matches!(report, Report::Edited { since, .. } if *since == at("10:00:03"));
+    assert!(fixture.reports().iter().any(edited), "{:?}", fixture.reports());
+    let mut changes = fixture.accept_all();
+    fixture.pass_by(Duration::from_millis(100));
+    changes.extend(fixture.accept_all());
+    assert_eq!(begun(&changes), [""; 0]);
+    assert_eq!(skipped(&changes), ["missed 2026-11-20T10:00:04Z 2026-11-20T10:00:04Z 1"]);
 }
 
 /// Two jobs that are due at 10:00:01, whose runs have started.

@@ -532,7 +532,7 @@ impl Cluster {
             self.before.pop_front();
         }
         self.ledger.revision += 1;
-        self.ledger.carry_out(change);
+        self.ledger.carry_out(change, self.is_forgetful);
         let token = matches!(change, Change::Accept { .. }).then_some(FencingToken(self.ledger.revision));
         (Commit::Accepted, token)
     }
@@ -873,7 +873,7 @@ impl Ledger {
         })
     }
 
-    fn carry_out(&mut self, change: &Change) {
+    fn carry_out(&mut self, change: &Change, is_forgetful: bool) {
         for write in change.writes() {
             match write {
                 Write::Job { job, at, record } => {
@@ -909,7 +909,7 @@ impl Ledger {
             // Its node removes an offer of what is not placed there any more.
             self.offers.retain(|(_, offered)| *offered != run.id());
         }
-        if let Change::End { end, .. } = change {
+        if let (Change::End { end, .. }, true) = (change, is_forgetful) {
             // So does one where the service has it placed, because it has lost that the run went to another node; or
             // because an end from before a loss has met the version in which the leader placed the run again.
             self.offers.retain(|(_, offered)| *offered != end.run.id());
