@@ -744,7 +744,7 @@ impl Leader {
             self.book.schedule(name);
         }
         if self.keep_lost_mark(cx, name, entry.as_ref()) {
-            return;
+            return runs.note_loss(cx);
         }
         // While a write is not answered, it is not known what it has begun. The record is read again after that.
         let is_settled = |timeline: &&Timeline| timeline.is_in_conflict && timeline.open == 0;

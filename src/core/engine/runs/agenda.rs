@@ -20,18 +20,30 @@ pub(super) struct Agenda {
     pub changed: Changed,
     /// The same for runs that are placed: they need no room here.
     pub changed_placed: Changed,
-    /// Until when nothing is begun again, skipped or settled: the service may have lost something, and the nodes write
-    /// what they have.
-    pub quiet_until: Option<Uptime>,
+    pub quiet: Quiet,
     /// Runs whose owners were found to be gone meanwhile.
     pub gone: BTreeSet<RunId>,
     /// The nodes that are alive, as last read.
     pub members: BTreeSet<NodeName>,
 }
 
+/// While nothing is begun again, skipped or settled: the service may have lost something, and the nodes write what they
+/// have. That takes them a while once the service answers, and it answers them when it answers the leader.
+///
+/// ```text
+///   over ─ the connection is back ─► looking ─ it is read what is in flight ─► until ─ that time has come ─► over
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Quiet {
+    #[default]
+    Over,
+    Looking,
+    Until(Uptime),
+}
+
 impl Agenda {
     pub fn is_quiet(&self) -> bool {
-        self.quiet_until.is_some()
+        self.quiet != Quiet::Over
     }
 
     /// The next run that is begun again, and when; `None` while it is quiet.

@@ -18,7 +18,7 @@ use jiff::Timestamp;
 
 use super::active_run::{ActiveRun, PlacedAt, RunStep};
 use super::active_runs::ActiveRuns;
-use super::agenda::Times;
+use super::agenda::{Quiet, Times};
 use super::crowd::{Crowd, WaitsFor};
 use super::places::{Choice, Load, Presence};
 use super::window::{self, Window};
@@ -317,8 +317,21 @@ impl Runs {
     /// The service may have changed its servers: gives the nodes time to write again what they have accepted.
     pub(super) fn put_off_placed(&mut self, cx: &Context) {
         self.placing.resumed_at = Some(cx.now.up);
+        self.agenda.quiet = if cx.leads() { Quiet::Looking } else { Quiet::Over };
+        self.await_claims(cx);
+    }
+
+    /// It is read what is in flight: the service answers, and what the nodes write again is there soon.
+    pub(super) fn on_service_answers(&mut self, cx: &Context) {
+        if self.agenda.quiet == Quiet::Looking {
+            self.agenda.quiet = Quiet::Until(cx.now.up + self.claims_take());
+            self.await_claims(cx);
+        }
+    }
+
+    /// Has no placed attempt overdue before the nodes had the time to write what they have.
+    fn await_claims(&mut self, cx: &Context) {
         let answer_by = cx.now.up + self.claims_take();
-        self.agenda.quiet_until = cx.leads().then_some(answer_by);
         let is_earlier = |placed: &PlacedAt| placed.answer_by < answer_by || placed.unlisted.is_some();
         let is_open = |run: &ActiveRun| run.is_unanswered() && run.placed.as_ref().is_some_and(is_earlier);
         let placed = self.active.iter().filter(|(_, run)| is_open(run));
@@ -328,7 +341,8 @@ impl Runs {
 
     /// Once the nodes have had the time to write what they have, has everything tried again that was put off.
     pub fn end_quiet(&mut self, cx: &mut Context) {
-        if self.agenda.quiet_until.take_if(|until| *until <= cx.now.up).is_some() {
+        if matches!(self.agenda.quiet, Quiet::Until(until) if until <= cx.now.up) {
+            self.agenda.quiet = Quiet::Over;
             // The watch reports again each owner that is gone.
             std::mem::take(&mut self.agenda.gone).into_iter().for_each(|run| cx.ledger(Request::Watch(run)));
         }
@@ -336,7 +350,11 @@ impl Runs {
 
     /// From when on the nodes that are in touch with the service have written again what it may have lost.
     fn answers_from(&self, cx: &Context) -> Uptime {
-        self.agenda.quiet_until.map_or(cx.now.up, |until| until.max(cx.now.up))
+        match self.agenda.quiet {
+            Quiet::Over => cx.now.up,
+            Quiet::Looking => cx.now.up + self.claims_take(),
+            Quiet::Until(until) => until.max(cx.now.up),
+        }
     }
 
     /// How long the nodes take to write again what they have, once they are in touch with the service.
@@ -393,7 +411,7 @@ impl Runs {
         let room = looks.then(|| self.placing.room_asked.map_or(Uptime::ZERO, |asked| asked + LOOK_FOR_ROOM_EVERY));
         let pause = self.places.pause_ends_at().filter(|_| cx.leads());
         let known = self.placing.room_known_at(cx.now.up).filter(|_| cx.leads());
-        let quiet = self.agenda.quiet_until;
+        let quiet = if let Quiet::Until(until) = self.agenda.quiet { Some(until) } else { None };
         overdue.into_iter().chain(room).chain(self.places_due_at(cx)).chain(pause).chain(known).chain(quiet).min()
     }
 
@@ -649,7 +667,10 @@ impl Runs {
         if !self.knows_places(cx) {
             return self.expect_answer(cx, run, cx.now.up + LOOK_FOR_ROOM_EVERY);
         }
-        if self.may_be_lost(active.record.begun_at) || active.is_placed_by(self.placing.lost_at) {
+        let may_be_lost = self.may_be_lost(active.record.begun_at) || active.is_placed_by(self.placing.lost_at);
+        // What is being read may show that.
+        let is_open = active.is_placed_by(self.placing.resumed_at) && self.own_writes.is_looking();
+        if may_be_lost || is_open && presence != Presence::Gone {
             // The service may have lost that it was accepted. A node that is alive says so, also while it is drained.
             return match presence {
                 Presence::Open | Presence::Closed if is_removed => self.rewrite(cx, run, None),

@@ -101,6 +101,11 @@ impl OwnWrites {
         self.was_lost = true;
     }
 
+    /// True while it is being read what there is of runs that may be gone: the answer may show that commits are lost.
+    pub fn is_looking(&self) -> bool {
+        !self.sought.is_empty()
+    }
+
     /// The runs of the writes from this number on.
     fn runs_from(&self, number: u64) -> impl Iterator<Item = &RunId> {
         self.order.range(number..).map(|(_, run)| run)
@@ -227,6 +232,7 @@ impl Runs {
             self.noted_loss = lost_until;
             self.placing.lost_at = Some(cx.now.up);
         }
+        self.on_service_answers(cx);
         let all: BTreeSet<&RunId> = all.iter().collect();
         let resumed_at = self.placing.resumed_at;
         let is_placed = |run: &ActiveRun| run.is_unanswered() && run.is_placed_by(resumed_at);
@@ -330,9 +336,14 @@ impl Runs {
         }
     }
 
+    /// The service has lost something about a job.
+    pub fn note_loss(&mut self, cx: &Context) {
+        self.placing.lost_at = Some(cx.now.up);
+    }
+
     /// Reports that the service has lost something about this run.
     pub(super) fn report_rewound(&mut self, cx: &mut Context, run: &RunId) {
-        self.placing.lost_at = Some(cx.now.up);
+        self.note_loss(cx);
         let outcome = self.active.get(run).and_then(ActiveRun::ended).map(|ended| ended.end.outcome);
         cx.report(Report::Rewound { run: run.clone(), outcome });
     }

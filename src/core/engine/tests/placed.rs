@@ -16,7 +16,7 @@ use crate::engine::{Event, Report};
 use crate::job::{Group, Interrupted, Job, JobName, OnLeaseEnd, Overlap, Requirement, RunOn, RunWhere, Splay};
 use crate::ledger::{self, Change, ControlEntry, OwnerState};
 use crate::process::Exit;
-use crate::run::{ControlRecord, Drain, NodeControl, Pause, RefusalReason, RunState, Version};
+use crate::run::{ControlRecord, Drain, NodeControl, Pause, RefusalReason, RunId, RunState, Version};
 
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
@@ -935,6 +935,33 @@ fn an_acceptance_that_the_service_loses_is_written_again_before_the_run_is_moved
     assert!(cluster.end_one(runs_on, Exit::Code(0)));
     cluster.run_for(SECOND);
     assert_eq!((cluster.started.len(), cluster.ledger.running.len(), cluster.ledger.history.len()), (1, 0, 1));
+}
+
+/// The service answers only after the time that the nodes have to write what they have, and the node is slower still.
+#[test]
+fn what_was_accepted_by_a_lost_commit_is_not_moved_before_the_leader_has_read_what_is_lost() {
+    let jobs = ["a", "b"].map(|name| on(&["!node=host-a"], once(name)));
+    let mut cluster = Cluster::led(3, "10:00:00", jobs.to_vec());
+    cluster.run_for(SECOND + 5 * MS);
+    assert_eq!(cluster.started.len(), 2);
+    cluster.is_forgetful = true;
+    let is_of = |job: &str, run: &RunId| run.job().as_str() == job;
+    let runs_a = |node: &cluster::Node| node.running.iter().any(|start| is_of("a", &start.run.id()));
+    let slow = (1..3).find(|&index| runs_a(cluster.node(index))).expect("it runs");
+    cluster.node(slow).is_frozen = true;
+    lose_what_made(&mut cluster, |ledger| ledger.running.keys().any(|run| is_of("b", run)));
+    let a = |cluster: &Cluster| {
+        let (_, (record, _)) = cluster.ledger.running.iter().find(|(run, _)| is_of("a", run)).expect("it is in flight");
+        (record.state, record.attempt)
+    };
+    assert_eq!(a(&cluster), (RunState::Placed, 1));
+    (0..5).for_each(|_| cluster.pass(500 * MS));
+    cluster.run_for(SECOND);
+    assert_eq!(a(&cluster), (RunState::Placed, 1));
+    cluster.thaw(slow);
+    cluster.run_for(SECOND);
+    assert_eq!(a(&cluster), (RunState::Running, 1));
+    assert_eq!(cluster.started.len(), 2);
 }
 
 /// It lost its lease, and so the others saw it leave; its session lasts.
