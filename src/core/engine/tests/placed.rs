@@ -937,6 +937,24 @@ fn an_acceptance_that_the_service_loses_is_written_again_before_the_run_is_moved
     assert_eq!((cluster.started.len(), cluster.ledger.running.len(), cluster.ledger.history.len()), (1, 0, 1));
 }
 
+/// The service answers nobody for longer than the nodes have to write what they have: that time has not begun yet.
+#[test]
+fn the_nodes_can_write_what_they_have_once_the_service_answers() {
+    let mut cluster = Cluster::led(3, "10:00:00", vec![on(&["!node=host-a"], once("a"))]);
+    cluster.run_for(SECOND + 5 * MS);
+    cluster.is_forgetful = true;
+    let is_accepted = |ledger: &cluster::Ledger| ledger.running.values().any(|(run, _)| run.state == RunState::Running);
+    lose_what_made(&mut cluster, is_accepted);
+    (0..5).for_each(|_| cluster.pass(500 * MS));
+    // The leader is answered first.
+    cluster.run_for(SECOND);
+    assert!(is_accepted(&cluster.ledger), "{:?}", cluster.ledger.running);
+    assert_eq!(
+        (cluster.started.len(), cluster.ledger.running.values().next().map(|(run, _)| run.attempt)),
+        (1, Some(1))
+    );
+}
+
 /// The service answers only after the time that the nodes have to write what they have, and the node is slower still.
 #[test]
 fn what_was_accepted_by_a_lost_commit_is_not_moved_before_the_leader_has_read_what_is_lost() {
