@@ -103,10 +103,9 @@ impl Recorded {
     /// The record as this leader wrote or read it, with which it is written again.
     fn as_written(timeline: &Timeline, version: Option<Version>) -> Self {
         let marked_at = timeline.written.1;
-        let job = timeline.written_by.as_ref().unwrap_or(&timeline.job).as_deref();
         Self {
             version,
-            schedule: job.map(|job| job.schedule_digest(marked_at)),
+            schedule: timeline.written_by().map(|job| job.schedule_digest(marked_at)),
             marked_at,
             is_new: false,
             missed_since: None,
@@ -675,7 +674,7 @@ impl Leader {
     fn redefine(&mut self, cx: &mut Context, runs: &mut Runs, name: &JobName) {
         let new = cx.job(name).filter(|job| job.enabled).cloned();
         let Some(timeline) = self.book.get_mut(name) else { return self.define(cx, runs, name, new) };
-        let old = std::mem::replace(&mut timeline.job, new.clone());
+        let old = timeline.redefine(new.clone());
         if old.is_none() {
             timeline.count_success_from(cx.due);
         }
@@ -688,9 +687,6 @@ impl Leader {
         if edit == Edit::Past && !is_in_conflict {
             timeline.backlog.clear();
             timeline.skip = None;
-        }
-        if is_in_conflict {
-            timeline.written_by.get_or_insert_with(|| old.clone());
         }
         // It was disabled until now, so nobody has counted its occurrences.
         timeline.is_new |= is_in_conflict && old.is_none();
@@ -744,7 +740,7 @@ impl Leader {
             self.book.schedule(name);
         }
         if self.keep_lost_mark(cx, name, entry.as_ref()) {
-            return runs.note_loss(cx);
+            return runs.on_loss(cx);
         }
         // While a write is not answered, it is not known what it has begun. The record is read again after that.
         let is_settled = |timeline: &&Timeline| timeline.is_in_conflict && timeline.open == 0;

@@ -62,6 +62,7 @@ use self::active_runs::ActiveRuns;
 use self::agenda::{Agenda, Times};
 use self::horizon::Horizon;
 use self::locks::Locks;
+use self::offers::FirstLook;
 use self::places::{Choice, Places};
 use self::placing::Placing;
 use self::rewound::OwnWrites;
@@ -95,9 +96,7 @@ pub(super) struct Runs {
     offers: Times,
     /// When the connection was last back under the same session.
     resumed_at: Option<Uptime>,
-    /// Before this time nothing is accepted that the first look after a reconnect has found: what was taken back may have
-    /// returned by a loss. `None` after that look.
-    first_from: Option<Uptime>,
+    first_look: FirstLook,
     /// Until when commits may have begun something that is lost, as last read.
     noted_loss: Option<Timestamp>,
     places: Places,

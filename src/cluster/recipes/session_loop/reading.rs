@@ -62,9 +62,12 @@ impl Reading {
 
     /// Takes a read.
     pub fn take(&mut self, read: ledger::Request) {
-        // The engine requests it again with each session, or with each run that is lost; only one copy must wait.
-        if let ledger::Request::ReadInFlight | ledger::Request::NoteLoss = &read {
-            self.waiting.retain(|waiting| *waiting != read);
+        // The engine requests it again with each session, or with each run that is lost. The copy that waits keeps its
+        // place: a leader begins nothing again before it is answered.
+        if let ledger::Request::ReadInFlight | ledger::Request::NoteLoss = &read
+            && self.waiting.contains(&read)
+        {
+            return;
         }
         self.take_again(read);
     }

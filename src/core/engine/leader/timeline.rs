@@ -64,8 +64,9 @@ pub(super) struct Timeline {
     pub open: usize,
     /// A write was rejected. Once all others are answered the record is read; until then nothing is decided.
     pub is_in_conflict: bool,
-    /// The definition by which the record was written, if another was loaded while the job was in conflict.
-    pub written_by: Option<Option<Arc<Job>>>,
+    /// The definitions that were replaced since the record was written, oldest first: the first one wrote it. Each has the
+    /// number of writes that were made by it and are unanswered.
+    pub replaced: VecDeque<(usize, Option<Arc<Job>>)>,
     /// The end of a pause was rejected, so nothing is known to be in the way of the next occurrence's run.
     pub is_pause_in_doubt: bool,
     /// The job's key in the agenda.
@@ -98,7 +99,7 @@ impl Timeline {
             is_placed: false,
             open: 0,
             is_in_conflict: false,
-            written_by: None,
+            replaced: VecDeque::new(),
             is_pause_in_doubt: false,
             next: None,
             check_at: None,
@@ -132,8 +133,32 @@ impl Timeline {
     /// Records that the ledger has a mark, in the next version of the record.
     pub fn on_written(&mut self, mark: Timestamp) {
         self.written = (Some(self.written.0.map_or(Version::FIRST, Version::next)), mark);
+        while let Some((writes, _)) = self.replaced.front_mut() {
+            if *writes > 0 {
+                *writes -= 1;
+                break;
+            }
+            self.replaced.pop_front();
+        }
         self.recount = self.recount_after(mark);
         self.is_new = false;
+    }
+
+    /// Takes another definition, and returns the one before.
+    pub fn redefine(&mut self, new: Option<Arc<Job>>) -> Option<Arc<Job>> {
+        let old = std::mem::replace(&mut self.job, new);
+        let earlier: usize = self.replaced.iter().map(|(writes, _)| writes).sum();
+        let writes = self.open.saturating_sub(earlier);
+        // A definition that wrote nothing is not needed.
+        if writes > 0 || self.replaced.is_empty() {
+            self.replaced.push_back((writes, old.clone()));
+        }
+        old
+    }
+
+    /// The definition by which the record was written that is known to be in the ledger.
+    pub fn written_by(&self) -> Option<&Job> {
+        self.replaced.front().map_or(&self.job, |(_, job)| job).as_deref()
     }
 
     fn recount_after(&self, mark: Timestamp) -> Option<Box<Recount>> {

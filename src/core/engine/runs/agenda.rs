@@ -28,10 +28,11 @@ pub(super) struct Agenda {
 }
 
 /// While nothing is begun again, skipped or settled: the service may have lost something, and the nodes write what they
-/// have. That takes them a while once the service answers, and it answers them when it answers the leader.
+/// have. Their time begins once the leader has read what is in flight: a service that does not answer the leader may not
+/// answer them either.
 ///
 /// ```text
-///   over ─ the connection is back ─► looking ─ it is read what is in flight ─► until ─ that time has come ─► over
+///   over ─ the connection is back ─► looking ─ what is in flight has been read ─► until ─ that time has come ─► over
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Quiet {

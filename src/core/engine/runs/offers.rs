@@ -27,6 +27,20 @@ use crate::term::FencingToken;
 /// After this time without its locks, an attempt notes in its record that it waits for them.
 const QUIET: Duration = Duration::from_millis(300);
 
+/// The first look at the offers after a reconnect. What it finds is not accepted at once: it may have been taken back, and
+/// have returned by a loss.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum FirstLook {
+    Awaited,
+    Over { at: Uptime },
+}
+
+impl Default for FirstLook {
+    fn default() -> Self {
+        Self::Over { at: Uptime::ZERO }
+    }
+}
+
 impl Runs {
     /// Handles the attempts that are placed on this node: the ids of all, and the records of those that are new.
     pub fn on_offers(&mut self, cx: &mut Context, listed: &BTreeSet<RunId>, found: Vec<(RunRecord, Version)>) {
@@ -39,7 +53,9 @@ impl Runs {
                 self.take_offer(cx, record, version);
             }
         }
-        self.first_from = None;
+        if self.first_look == FirstLook::Awaited {
+            self.first_look = FirstLook::Over { at: cx.now.up };
+        }
     }
 
     fn take_offer(&mut self, cx: &mut Context, record: RunRecord, version: Version) {
@@ -64,9 +80,12 @@ impl Runs {
 
     /// Adds an attempt that is placed on this node.
     pub(super) fn insert_offered(&mut self, cx: &mut Context, record: RunRecord, version: Version) {
-        // After a reconnect the node that has the run may write that the service has lost it.
-        let moved_from = self.resumed_at.filter(|_| record.attempt > 1).map(|at| at + self.claims_take());
-        let not_before = self.first_from.max(moved_from).unwrap_or(Uptime::ZERO);
+        let not_before = match self.first_look {
+            FirstLook::Awaited => cx.now.up + self.claims_take(),
+            // The node that has the run may write that the service has lost it.
+            FirstLook::Over { at } if record.attempt > 1 && self.resumed_at.is_some() => at + self.claims_take(),
+            FirstLook::Over { .. } => Uptime::ZERO,
+        };
         let (run, offer) = (record.id(), Offer::new(cx.now.up, not_before));
         let state = ActiveRunState::Local(LocalRun { job: None, phase: Phase::Offered(offer) });
         self.active.insert(run.clone(), ActiveRun::new(record, version, state));

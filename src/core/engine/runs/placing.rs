@@ -667,10 +667,13 @@ impl Runs {
         if !self.knows_places(cx) {
             return self.expect_answer(cx, run, cx.now.up + LOOK_FOR_ROOM_EVERY);
         }
+        if self.agenda.quiet == Quiet::Looking {
+            return self.expect_answer(cx, run, cx.now.up + ASK_AGAIN);
+        }
         let may_be_lost = self.may_be_lost(active.record.begun_at) || active.is_placed_by(self.placing.lost_at);
-        // What is being read may show that.
-        let is_open = active.is_placed_by(self.placing.resumed_at) && self.own_writes.is_looking();
-        if may_be_lost || is_open && presence != Presence::Gone {
+        // What is being looked up may show that.
+        let is_unclear = active.is_placed_by(self.placing.resumed_at) && self.own_writes.is_looking();
+        if may_be_lost || is_unclear && presence != Presence::Gone {
             // The service may have lost that it was accepted. A node that is alive says so, also while it is drained.
             return match presence {
                 Presence::Open | Presence::Closed if is_removed => self.rewrite(cx, run, None),

@@ -18,6 +18,7 @@ use jiff::Timestamp;
 
 use super::Runs;
 use super::active_run::{ActiveRun, ActiveRunState, Ended, News, Phase, Process, Release, StopCause};
+use super::offers::FirstLook;
 use crate::engine::commits::Purpose;
 use crate::engine::context::Context;
 use crate::engine::report::Report;
@@ -101,7 +102,7 @@ impl OwnWrites {
         self.was_lost = true;
     }
 
-    /// True while it is being read what there is of runs that may be gone: the answer may show that commits are lost.
+    /// True while runs are being looked up that may be gone: the answers may show that commits are lost.
     pub fn is_looking(&self) -> bool {
         !self.sought.is_empty()
     }
@@ -140,7 +141,7 @@ impl Runs {
     pub fn look_for_own_writes(&mut self, cx: &mut Context) {
         cx.ledger(Request::ReadInFlight);
         self.read_accepted(cx);
-        self.first_from = Some(cx.now.up + self.claims_take());
+        self.first_look = FirstLook::Awaited;
         self.put_off_placed(cx);
         self.share_out_again(cx);
         self.own_writes.found = 0;
@@ -336,14 +337,14 @@ impl Runs {
         }
     }
 
-    /// The service has lost something about a job.
-    pub fn note_loss(&mut self, cx: &Context) {
+    /// What has been placed until now may have been accepted by a commit that is lost.
+    pub fn on_loss(&mut self, cx: &Context) {
         self.placing.lost_at = Some(cx.now.up);
     }
 
     /// Reports that the service has lost something about this run.
     pub(super) fn report_rewound(&mut self, cx: &mut Context, run: &RunId) {
-        self.note_loss(cx);
+        self.on_loss(cx);
         let outcome = self.active.get(run).and_then(ActiveRun::ended).map(|ended| ended.end.outcome);
         cx.report(Report::Rewound { run: run.clone(), outcome });
     }

@@ -955,6 +955,28 @@ fn the_nodes_can_write_what_they_have_once_the_service_answers() {
     );
 }
 
+/// What is in flight takes several requests to read, and a run one.
+#[test]
+fn nothing_is_moved_while_the_leader_does_not_know_what_is_in_flight() {
+    let mut cluster = Cluster::led(3, "10:00:00", vec![on(&["!node=host-a"], once("a"))]);
+    cluster.run_for(SECOND + 5 * MS);
+    cluster.is_forgetful = true;
+    let is_accepted = |ledger: &cluster::Ledger| ledger.running.values().any(|(run, _)| run.state == RunState::Running);
+    let slow = (1..3).find(|&index| !cluster.node(index).running.is_empty()).expect("it runs");
+    cluster.node(slow).is_frozen = true;
+    lose_what_made(&mut cluster, is_accepted);
+    cluster.node(0).requests.retain(|request| *request != ledger::Request::ReadInFlight);
+    cluster.run_for(4 * SECOND);
+    let attempt = |cluster: &Cluster| cluster.ledger.running.values().next().map(|(run, _)| run.attempt);
+    assert_eq!(attempt(&cluster), Some(1));
+    cluster.node(0).requests.push_back(ledger::Request::ReadInFlight);
+    cluster.settle();
+    cluster.thaw(slow);
+    cluster.run_for(SECOND);
+    assert!(is_accepted(&cluster.ledger), "{:?}", cluster.ledger.running);
+    assert_eq!((cluster.started.len(), attempt(&cluster)), (1, Some(1)));
+}
+
 /// The service answers only after the time that the nodes have to write what they have, and the node is slower still.
 #[test]
 fn what_was_accepted_by_a_lost_commit_is_not_moved_before_the_leader_has_read_what_is_lost() {
@@ -1032,31 +1054,39 @@ fn what_waited_before_the_service_lost_where_it_was_placed_is_left_to_the_node_t
     assert_eq!((cluster.started.len(), cluster.ledger.running.len(), cluster.ledger.history.len()), (1, 0, 1));
 }
 
-/// Its node has forgotten it, and takes it for new.
+/// Its node has forgotten it, and takes it for new: at once, or after it has waited long for an answer.
 #[test]
 fn an_offer_that_was_taken_back_and_returns_by_a_loss_is_not_accepted() {
-    let mut cluster = Cluster::led(3, "10:00:00", vec![on(&["!node=host-a"], once("a"))]);
-    (1..3).for_each(|index| cluster.node(index).is_frozen = true);
-    cluster.run_for(SECOND + 100 * MS);
-    let (to, _) = cluster.ledger.offers.first().cloned().expect("it is placed");
-    let (slow, other) = if to == name(1) { (1, 2) } else { (2, 1) };
-    cluster.thaw(other);
-    cluster.run_for(2 * SECOND);
-    assert_eq!(cluster.started_on("a"), [name(other).to_string()]);
-    cluster.thaw(slow);
-    cluster.run_for(SECOND);
-    cluster.is_forgetful = true;
-    let is_placed_there = |ledger: &cluster::Ledger| {
-        ledger.running.values().all(|(run, _)| run.state == RunState::Placed && run.owner.node == to)
-    };
-    lose_what_made(&mut cluster, |ledger| !is_placed_there(ledger));
-    (0..3).filter(|&index| index != slow).for_each(|index| cluster.node(index).is_frozen = true);
-    cluster.run_for(SECOND);
-    (0..3).for_each(|index| cluster.thaw(index));
-    cluster.run_for(5 * SECOND);
-    assert!(cluster.end_one(other, Exit::Code(0)));
-    cluster.run_for(SECOND);
-    assert_eq!((cluster.started.len(), cluster.ledger.running.len(), cluster.ledger.history.len()), (1, 0, 1));
+    for is_late in [false, true] {
+        let mut cluster = Cluster::led(3, "10:00:00", vec![on(&["!node=host-a"], once("a"))]);
+        (1..3).for_each(|index| cluster.node(index).is_frozen = true);
+        cluster.run_for(SECOND + 100 * MS);
+        let (to, _) = cluster.ledger.offers.first().cloned().expect("it is placed");
+        let (slow, other) = if to == name(1) { (1, 2) } else { (2, 1) };
+        cluster.thaw(other);
+        cluster.run_for(2 * SECOND);
+        assert_eq!(cluster.started_on("a"), [name(other).to_string()]);
+        cluster.thaw(slow);
+        cluster.run_for(SECOND);
+        cluster.is_forgetful = true;
+        let is_placed_there = |ledger: &cluster::Ledger| {
+            ledger.running.values().all(|(run, _)| run.state == RunState::Placed && run.owner.node == to)
+        };
+        cluster.hides_offers = is_late;
+        lose_what_made(&mut cluster, |ledger| !is_placed_there(ledger));
+        (0..3).filter(|&index| index != slow).for_each(|index| cluster.node(index).is_frozen = true);
+        if is_late {
+            cluster.run_for(3 * SECOND);
+            cluster.hides_offers = false;
+            cluster.offer(slow);
+        }
+        cluster.run_for(SECOND);
+        (0..3).for_each(|index| cluster.thaw(index));
+        cluster.run_for(5 * SECOND);
+        assert!(cluster.end_one(other, Exit::Code(0)));
+        cluster.run_for(SECOND);
+        assert_eq!((cluster.started.len(), cluster.ledger.running.len(), cluster.ledger.history.len()), (1, 0, 1));
+    }
 }
 
 #[test]

@@ -76,6 +76,8 @@ pub struct Cluster {
     terms: i64,
     /// Leaders do not get to know which nodes there are.
     pub hides_members: bool,
+    /// Nodes do not get to know what is placed on them.
+    pub hides_offers: bool,
     /// The store has lost commits until then.
     pub lost_until: Option<Timestamp>,
     /// Each process that was started: run, attempt, node, and its fencing token.
@@ -110,6 +112,7 @@ impl Cluster {
             now,
             terms: 0,
             hides_members: false,
+            hides_offers: false,
             lost_until: None,
             started: Vec::new(),
             is_forgetful: false,
@@ -577,7 +580,7 @@ impl Cluster {
         let own = self.ledger.offers.iter().filter(|(node, _)| *node == name(index)).map(|(_, run)| run.clone());
         let listed: BTreeSet<RunId> = own.collect();
         let found = listed.iter().filter_map(|run| self.ledger.running.get(run).cloned()).collect();
-        if self.nodes[index].session.is_some() {
+        if self.nodes[index].session.is_some() && !self.hides_offers {
             self.handle(index, Event::Ledger(ledger::Event::Offers { listed, found }));
         }
     }
