@@ -147,7 +147,7 @@ impl<'n, C: Session, K: Clock> SessionLoop<'n, C, K> {
         for deferred in std::mem::take(&mut self.node.backlog) {
             match deferred {
                 Deferred::Commit(id, change) => self.commit(id, change),
-                Deferred::Read(read) => self.reading.take_again(read),
+                Deferred::Read(read) => self.reading.take(read),
             }
         }
     }

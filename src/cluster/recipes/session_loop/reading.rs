@@ -60,22 +60,13 @@ impl Reading {
         }
     }
 
-    /// Takes a read.
+    /// Takes a read, also one that has failed, or was requested under an earlier session.
     pub fn take(&mut self, read: ledger::Request) {
-        // The engine requests it again with each session, or with each run that is lost. The copy that waits keeps its
-        // place: a leader begins nothing again before it is answered.
-        if let ledger::Request::ReadInFlight | ledger::Request::NoteLoss = &read
-            && self.waiting.contains(&read)
-        {
-            return;
-        }
-        self.take_again(read);
-    }
-
-    /// Takes a read that was requested under an earlier session.
-    pub fn take_again(&mut self, read: ledger::Request) {
         let is_new = match &read {
             ledger::Request::ReadRun(run) => self.waiting_runs.insert(run.clone()),
+            // The engine requests it again with each session, or with each run that is lost. The copy that waits keeps
+            // its place: a leader begins nothing again before it is answered.
+            ledger::Request::ReadInFlight | ledger::Request::NoteLoss => !self.waiting.contains(&read),
             _ => true,
         };
         if is_new {
@@ -85,7 +76,7 @@ impl Reading {
 
     /// Retries what the servers refuse.
     pub fn retry_refused(&mut self) {
-        std::mem::take(&mut self.refused).into_iter().for_each(|read| self.take_again(read));
+        std::mem::take(&mut self.refused).into_iter().for_each(|read| self.take(read));
     }
 
     /// When waiting reads may start: once the member exists.
@@ -142,7 +133,7 @@ impl Reading {
                 Ok(None)
             }
             Err(error) => {
-                self.take_again(request);
+                self.take(request);
                 self.not_before = now + PAUSE;
                 Err(error)
             }

@@ -42,6 +42,13 @@ pub(super) enum Quiet {
     Until(Uptime),
 }
 
+impl Quiet {
+    /// When it is over, once that is known.
+    pub fn ends_at(self) -> Option<Uptime> {
+        if let Self::Until(at) = self { Some(at) } else { None }
+    }
+}
+
 impl Agenda {
     pub fn is_quiet(&self) -> bool {
         self.quiet != Quiet::Over

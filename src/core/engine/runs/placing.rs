@@ -81,7 +81,7 @@ pub(super) struct Placing {
     /// When the connection was last back, perhaps to servers that have lost something.
     pub resumed_at: Option<Uptime>,
     /// When it was last noticed that the service has lost something. What was placed before may have been accepted.
-    pub lost_at: Option<Uptime>,
+    lost_at: Option<Uptime>,
 }
 
 /// A read of a node's open offers.
@@ -110,6 +110,11 @@ fn load_of<'r>(active: &'r ActiveRuns, cx: &'r Context, just_accepted_here: usiz
 }
 
 impl Placing {
+    /// The service has lost something: what has been placed until now may have been accepted.
+    pub fn on_loss(&mut self, cx: &Context) {
+        self.lost_at = Some(cx.now.up);
+    }
+
     /// The run waits for no node any more.
     pub fn forget(&mut self, run: &RunId) {
         self.unplaced.remove(run);
@@ -321,7 +326,7 @@ impl Runs {
         self.await_claims(cx);
     }
 
-    /// It is read what is in flight: the service answers, and what the nodes write again is there soon.
+    /// What is in flight has been read: the service answers, and what the nodes write again is there soon.
     pub(super) fn on_service_answers(&mut self, cx: &Context) {
         if self.agenda.quiet == Quiet::Looking {
             self.agenda.quiet = Quiet::Until(cx.now.up + self.claims_take());
@@ -341,7 +346,7 @@ impl Runs {
 
     /// Once the nodes have had the time to write what they have, has everything tried again that was put off.
     pub fn end_quiet(&mut self, cx: &mut Context) {
-        if matches!(self.agenda.quiet, Quiet::Until(until) if until <= cx.now.up) {
+        if self.agenda.quiet.ends_at().is_some_and(|at| at <= cx.now.up) {
             self.agenda.quiet = Quiet::Over;
             // The watch reports again each owner that is gone.
             std::mem::take(&mut self.agenda.gone).into_iter().for_each(|run| cx.ledger(Request::Watch(run)));
@@ -411,7 +416,7 @@ impl Runs {
         let room = looks.then(|| self.placing.room_asked.map_or(Uptime::ZERO, |asked| asked + LOOK_FOR_ROOM_EVERY));
         let pause = self.places.pause_ends_at().filter(|_| cx.leads());
         let known = self.placing.room_known_at(cx.now.up).filter(|_| cx.leads());
-        let quiet = if let Quiet::Until(until) = self.agenda.quiet { Some(until) } else { None };
+        let quiet = self.agenda.quiet.ends_at();
         overdue.into_iter().chain(room).chain(self.places_due_at(cx)).chain(pause).chain(known).chain(quiet).min()
     }
 

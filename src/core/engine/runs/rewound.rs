@@ -231,7 +231,7 @@ impl Runs {
     pub fn on_in_flight(&mut self, cx: &mut Context, all: &[RunId], lost_until: Option<Timestamp>) {
         if lost_until > self.noted_loss {
             self.noted_loss = lost_until;
-            self.placing.lost_at = Some(cx.now.up);
+            self.placing.on_loss(cx);
         }
         self.on_service_answers(cx);
         let all: BTreeSet<&RunId> = all.iter().collect();
@@ -337,14 +337,14 @@ impl Runs {
         }
     }
 
-    /// What has been placed until now may have been accepted by a commit that is lost.
+    /// The service has lost something about a job.
     pub fn on_loss(&mut self, cx: &Context) {
-        self.placing.lost_at = Some(cx.now.up);
+        self.placing.on_loss(cx);
     }
 
     /// Reports that the service has lost something about this run.
     pub(super) fn report_rewound(&mut self, cx: &mut Context, run: &RunId) {
-        self.on_loss(cx);
+        self.placing.on_loss(cx);
         let outcome = self.active.get(run).and_then(ActiveRun::ended).map(|ended| ended.end.outcome);
         cx.report(Report::Rewound { run: run.clone(), outcome });
     }

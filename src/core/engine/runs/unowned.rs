@@ -433,7 +433,7 @@ impl Runs {
         self.note_answer(cx, &record);
         let Some(active) = self.active.get_mut(run) else { return };
         if version < active.version {
-            self.placing.lost_at = Some(cx.now.up);
+            self.placing.on_loss(cx);
             if active.is_older(&record) {
                 return self.write_forward(cx, run, record, version);
             }
@@ -442,7 +442,7 @@ impl Runs {
         let was_remote = active.is_remote();
         let was_accepted = was_remote && !active.is_unanswered();
         if was_accepted && record.state == RunState::Placed && active.record.is_same_attempt(&record) {
-            self.placing.lost_at = Some(cx.now.up);
+            self.placing.on_loss(cx);
         }
         let (state, request) = (record.state, active.record.kill.take());
         let is_unwritten = record.kill.is_none() && request.is_some();

@@ -918,13 +918,22 @@ fn a_placed_run_whose_begin_the_service_loses_is_placed_again() {
     }
 }
 
-#[test]
-fn an_acceptance_that_the_service_loses_is_written_again_before_the_run_is_moved() {
+/// A run that one of two nodes has accepted, before the service loses anything.
+fn with_an_accepted_run() -> Cluster {
     let mut cluster = Cluster::led(3, "10:00:00", vec![on(&["!node=host-a"], once("a"))]);
     cluster.run_for(SECOND + 5 * MS);
     assert_eq!(cluster.started.len(), 1);
     cluster.is_forgetful = true;
-    let is_accepted = |ledger: &cluster::Ledger| ledger.running.values().any(|(run, _)| run.state == RunState::Running);
+    cluster
+}
+
+fn is_accepted(ledger: &cluster::Ledger) -> bool {
+    ledger.running.values().any(|(run, _)| run.state == RunState::Running)
+}
+
+#[test]
+fn an_acceptance_that_the_service_loses_is_written_again_before_the_run_is_moved() {
+    let mut cluster = with_an_accepted_run();
     lose_what_made(&mut cluster, is_accepted);
     // At once, and not only when it looks what is in flight.
     for time in [500 * MS, 3 * SECOND] {
@@ -940,10 +949,7 @@ fn an_acceptance_that_the_service_loses_is_written_again_before_the_run_is_moved
 /// The service answers nobody for longer than the nodes have to write what they have: that time has not begun yet.
 #[test]
 fn the_nodes_can_write_what_they_have_once_the_service_answers() {
-    let mut cluster = Cluster::led(3, "10:00:00", vec![on(&["!node=host-a"], once("a"))]);
-    cluster.run_for(SECOND + 5 * MS);
-    cluster.is_forgetful = true;
-    let is_accepted = |ledger: &cluster::Ledger| ledger.running.values().any(|(run, _)| run.state == RunState::Running);
+    let mut cluster = with_an_accepted_run();
     lose_what_made(&mut cluster, is_accepted);
     (0..5).for_each(|_| cluster.pass(500 * MS));
     // The leader is answered first.
@@ -958,10 +964,7 @@ fn the_nodes_can_write_what_they_have_once_the_service_answers() {
 /// What is in flight takes several requests to read, and a run one.
 #[test]
 fn nothing_is_moved_while_the_leader_does_not_know_what_is_in_flight() {
-    let mut cluster = Cluster::led(3, "10:00:00", vec![on(&["!node=host-a"], once("a"))]);
-    cluster.run_for(SECOND + 5 * MS);
-    cluster.is_forgetful = true;
-    let is_accepted = |ledger: &cluster::Ledger| ledger.running.values().any(|(run, _)| run.state == RunState::Running);
+    let mut cluster = with_an_accepted_run();
     let slow = (1..3).find(|&index| !cluster.node(index).running.is_empty()).expect("it runs");
     cluster.node(slow).is_frozen = true;
     lose_what_made(&mut cluster, is_accepted);
